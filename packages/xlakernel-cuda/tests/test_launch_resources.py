@@ -69,7 +69,7 @@ def test_the_limit_of_a_kernel_without_dynamic_shared_memory_is_not_raised(kerne
 
 
 def test_the_error_of_a_cooperative_kernel_that_does_not_fit_has_its_shared_memory(launch_of):
-    with pytest.raises(LaunchError, match=rf"200 blocks, and 128 of 608 threads with {SHARED_MEM} bytes"):
+    with pytest.raises(LaunchError, match=rf"200 blocks; only 128 fit, with 608 threads and {SHARED_MEM} bytes"):
         launch_of(SHARED_MEM, 200)(0, [])
 
 

@@ -125,8 +125,8 @@ def test_every_input_is_split():
 def test_extents_that_cannot_be_split_are_named():
     outcome = run_check("sharding_rule", jnp.sin, np.ones((1, 11, 9), np.float32))
     assert outcome.detail == (
-        "on 8 cpu devices, split along 1 dimension of the inputs, but not along dimension 1 of input 0 (extent 11), "
-        "which 2 to 8 do not divide"
+        "on 8 cpu devices, split along 1 dimension of the inputs, but not along dimension 1 of input 0 (extent 11): "
+        "no number of devices from 2 to 8 divides the extent"
     )
 
 

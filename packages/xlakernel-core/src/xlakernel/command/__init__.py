@@ -1,6 +1,6 @@
 """The command ``xlakernel``: the state of an installation, and the backends of its operators.
 
-It lies beside `xlakernel.core`, not in it, so that it starts without JAX, even if JAX cannot be imported.
+This package is not part of `xlakernel.core`, because the command must start even if JAX cannot be imported.
 """
 
 from .command_line import main as main

@@ -1,4 +1,4 @@
-"""``xlakernel backends``: the kernels of each operator, and the reason if one cannot be used here."""
+"""``xlakernel backends``: the kernels of each operator, and the reason if a kernel cannot be used here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .install import install_command
 from .operators import choose, find
 from .text import print_line
 
-#: Backend → our package with its wrapper. Other backends, such as plain JAX, need none.
+#: Backend → our package with the backend's wrapper. Other backends, such as plain JAX, need no package of ours.
 PACKAGES = {"numba": "xlakernel.numba", "numba_cuda": "xlakernel.cuda", "warp": "xlakernel.warp"}
 
 
@@ -19,7 +19,7 @@ def backends(operators: Sequence[str], *, modules: Sequence[str], timeout: float
     """Print the kernels of operators, the default of each platform first.
 
     Args:
-      operators: names, or tags such as ``sparse``; none: all operators.
+      operators: names, or tags such as ``sparse``; empty: all operators.
       modules: modules to import that register operators, besides the packages of the namespace.
       timeout: seconds that each library may take to answer.
 
@@ -51,7 +51,7 @@ def backends(operators: Sequence[str], *, modules: Sequence[str], timeout: float
 
 
 def why_unusable(platform: str, backend: str, findings: Sequence[Finding], facts: Facts) -> str | None:
-    """Return the reason why a kernel cannot be used here, with the command that fixes it; None if it can."""
+    """Return the reason why a kernel cannot be used here, with the command that fixes it; None if it can be used."""
     package = PACKAGES.get(backend)
     if package is not None and package not in own_packages():
         fix = install_command(name := package.removeprefix("xlakernel."), facts.cuda_extra if name == "cuda" else "")

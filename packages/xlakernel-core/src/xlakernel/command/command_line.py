@@ -20,7 +20,7 @@ _DAY = 86_400  # seconds
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command's arguments; ``run`` is the function of a subcommand."""
+    """Return the parser of the command's arguments. The parsed ``run`` is the subcommand's function."""
     top = argparse.ArgumentParser(
         prog="xlakernel",
         description="Examine the kernels that are installed for JAX and their libraries, and measure them.",
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command ``xlakernel``.
 
     Args:
-      arguments: the words after its name; None: those of the process.
+      arguments: the words after ``xlakernel`` on the command line; None: the arguments of this process.
 
     Returns:
       The exit status: 0 if all is well, 1 if there is a problem, 2 if there is no such operator. An invalid command

@@ -16,7 +16,7 @@ def demo(neurons: int, seconds: float, seed: int) -> int:
     Args:
       neurons: the number of neurons.
       seconds: the simulated time.
-      seed: of connections and initial state.
+      seed: a number that determines the random connections and the initial state.
     """
     if importlib.util.find_spec("xlakernel.sparse") is None:
         print_error(f"the demo needs xlakernel-sparse, which is not installed: {install_command('sparse')}")

@@ -52,7 +52,7 @@ def _show_table(title: str, rows: Mapping[str, str]) -> None:
 
 
 def _show_findings(findings: list[Finding]) -> None:
-    """Print the findings, each with its fix on an unbroken line of its own, to be copied."""
+    """Print the findings. Each fix is on its own line, which is not wrapped, so that it can be copied."""
     width = min(shutil.get_terminal_size((_WIDEST, 24)).columns, _WIDEST)
     states, names = (max(len(getattr(finding, key)) for finding in findings) for key in ("state", "name"))
     for finding in findings:

@@ -21,7 +21,7 @@ DISTRIBUTIONS = (
     *("numpy", "scipy", "numba", "llvmlite"),
     *("numba-cuda", "cuda-bindings", "cuda-core", "cuda-toolkit", "warp-lang"),
 )
-#: How the names of the environment variables begin that are listed.
+#: Prefixes of the names of the environment variables that are listed.
 SETTINGS = ("CUDA_VISIBLE_DEVICES", "JAX_", "NUMBA_", "WARP_CACHE_PATH", "XLAKERNEL_", "XLA_")
 # Probe → the module that it needs.
 _MODULES = {"jax": "jax", "core": "jax", "numba": "numba", "numba_cuda": "numba_cuda", "warp": "warp"}
@@ -29,7 +29,7 @@ _MODULES = {"jax": "jax", "core": "jax", "numba": "numba", "numba_cuda": "numba_
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """The environment, as it is found.
+    """The facts about the environment.
 
     Attributes:
       python: the version of Python and the machine.
@@ -44,13 +44,13 @@ class Facts:
     answers: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
 
     def answered(self, probe: str) -> Answer:
-        """Return the answer of a probe; an empty one if it did not run, or failed."""
+        """Return the answer of a probe; an empty answer if the probe did not run, or failed."""
         answer = self.answers.get(probe, {})
         return {} if "error" in answer else answer
 
     @property
     def driver(self) -> tuple[int, int] | None:
-        """The newest CUDA that the NVIDIA driver runs, as ``(major, minor)``; None without a driver."""
+        """The newest CUDA version that the NVIDIA driver runs, as ``(major, minor)``; None without a driver."""
         version = self.answered("driver").get("version")
         return (version // 1000, version % 1000 // 10) if version else None
 
@@ -61,13 +61,13 @@ class Facts:
 
     @property
     def platforms(self) -> set[str]:
-        """The platforms of JAX's default devices, and the CPU; none if JAX does not work."""
+        """The platforms of JAX's default devices, and the CPU; empty if JAX does not work."""
         answer = self.answered("jax")
         return {"cpu", *(device["platform"] for device in answer["devices"])} if answer else set()
 
     @property
     def cuda_extra(self) -> str:
-        """The extra of our packages for the CUDA of the driver."""
+        """The extra of our packages for the driver's major version of CUDA; ``"cuda13"`` without a driver."""
         return "cuda12" if self.driver is not None and self.driver[0] == 12 else "cuda13"
 
 
@@ -87,7 +87,7 @@ def collect(timeout: float) -> Facts:
 
 
 def own_packages() -> list[str]:
-    """Return the installed packages of the namespace, such as ``xlakernel.numba``, without the command."""
+    """Return the installed packages of the namespace, such as ``xlakernel.numba``, except ``xlakernel.command``."""
     found = pkgutil.iter_modules(sys.modules["xlakernel"].__path__, "xlakernel.")
     return sorted(module.name for module in found if module.ispkg and module.name != "xlakernel.command")
 

@@ -16,7 +16,7 @@ class Finding:
       text: the finding and its consequence.
       fix: the command that fixes the problem.
       link: the documentation of the problem.
-      stops: the backends and platforms that cannot be used because of it.
+      stops: the backends and platforms that cannot be used because of the problem.
     """
 
     name: str

@@ -8,12 +8,12 @@ from .facts import Facts, release
 from .findings import Finding
 from .install import install_command
 
-# The newest numba-cuda that was seen to break with NumPy 2.5; it is in maintenance, and no newer one is announced.
+# The oldest NumPy and the newest numba-cuda that fail together. numba-cuda is in maintenance: none newer is announced.
 _BREAKS_ON_NUMPY, _KNOWN_TO_BREAK = "2.5", "0.30.4"
 
 
 def numpy_for_numba_cuda(facts: Facts) -> Iterator[Finding]:
-    """Find a NumPy with which numba-cuda cannot compile, although its metadata allows it and it may be imported."""
+    """Find a NumPy with which numba-cuda cannot compile, although numba-cuda's metadata and import may allow it."""
     numpy, cuda = (facts.versions.get(name) for name in ("numpy", "numba-cuda"))
     if not numpy or not cuda:
         return
@@ -42,7 +42,7 @@ def cuda_of_the_driver(facts: Facts) -> Iterator[Finding]:
             "cuda-driver",
             "problem",
             f"The NVIDIA driver is for CUDA {facts.driver[0]}, and does not run {', '.join(newer)}, which need a newer "
-            "one.",
+            "driver.",
             "".join(removed) + install_command(package.removeprefix("xlakernel-"), f"cuda{facts.driver[0]}"),
             "https://docs.nvidia.com/deploy/cuda-compatibility/",
             ("gpu",),

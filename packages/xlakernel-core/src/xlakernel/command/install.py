@@ -11,16 +11,16 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-# Our packages that a package depends on, besides core, which is installed.
+# Our packages that a package depends on, besides xlakernel-core, which is installed.
 _NEEDS = {"sparse": ("numba",)}
 
 
 class Source(NamedTuple):
-    """Where the installed xlakernel-core comes from.
+    """The origin of the installed xlakernel-core.
 
     Attributes:
-      folder: the folder of the packages in a clone, or of their wheels; None: an index, such as PyPI. For a repository,
-        its address without the name of the package at the end.
+      folder: for a clone or wheels, the folder that contains the packages; for a repository, the address of a package
+        without the package's name at the end; for an index, such as PyPI, None.
       kind: ``"clone"``, ``"editable"``, ``"wheels"``, ``"repository"`` or ``"index"``.
     """
 
@@ -29,10 +29,10 @@ class Source(NamedTuple):
 
 
 def install_command(package: str, extra: str = "") -> str:
-    """Return the command that installs one of our packages from where xlakernel-core was installed from.
+    """Return the command that installs one of our packages from the source of the installed xlakernel-core.
 
     Args:
-      package: its name in the namespace, such as ``"warp"``.
+      package: the package's name in the namespace, such as ``"warp"``.
       extra: an extra of the package.
     """
     return " ".join(
@@ -58,10 +58,10 @@ def _quoted(text: str) -> str:
 
 @functools.cache
 def source() -> Source:
-    """Return where xlakernel-core comes from: https://packaging.python.org/en/latest/specifications/direct-url/."""
+    """Return the origin of xlakernel-core: https://packaging.python.org/en/latest/specifications/direct-url/."""
     try:
         text = importlib.metadata.distribution("xlakernel-core").read_text("direct_url.json")
-    except importlib.metadata.PackageNotFoundError:  # its sources are on the path
+    except importlib.metadata.PackageNotFoundError:  # not installed: the sources of a clone are on the path
         clone = Path(__file__).parents[4]
         return (
             Source(clone, "editable") if (clone / "xlakernel-core/pyproject.toml").is_file() else Source(None, "index")

@@ -13,7 +13,7 @@ from .install import install_command, requirement
 from .probes import NO_ANSWER, Answer
 
 _PLATFORMS = ("cpu", "gpu", "tpu")
-_OLDEST_DRIVER = (12, 4)  # the first that has cuFuncGetParamInfo
+_OLDEST_DRIVER = (12, 4)  # the CUDA version of the first driver that has cuFuncGetParamInfo
 # An environment variable that an error names.
 _VARIABLE = re.compile(r"\b(?:XLA_FLAGS|(?:JAX|NUMBA|XLAKERNEL)_[A-Z0-9_]*[A-Z0-9])\b")
 
@@ -26,12 +26,12 @@ class Library:
       name: the name of the finding.
       stops: the backends and platforms that need the library.
       reinstall: the command that reinstalls it; ``{generation}`` stands for the major version of CUDA, such as 13,
-        and ``{core}`` for our package.
-      works: returns the text of the finding, given the answer of the library's probe.
-      users: our packages that need it.
-      missing: the consequence of its absence.
-      install: the command that installs it; ``""``: that for *package*.
-      package: our package that requires it, by its name in the namespace.
+        and ``{core}`` for the requirement of xlakernel-core.
+      works: a function of the answer of the library's probe that returns the text of the finding.
+      users: our packages that need the library.
+      missing: the consequence if the library is missing.
+      install: the command that installs the library; empty: the command that installs *package*.
+      package: our package that requires the library, by its name in the namespace.
     """
 
     name: str
@@ -98,7 +98,7 @@ LIBRARIES = (
 def states(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each library, and for the NVIDIA driver."""
     for library in LIBRARIES:
-        # If JAX does not work, neither does core, and one finding is enough.
+        # If JAX does not work, neither does xlakernel.core, and one finding is enough.
         if library.name != "core" or ("core" in facts.answers and facts.answered("jax")):
             yield _state(facts, library)
     if "driver" in facts.answers:
@@ -119,7 +119,7 @@ def _state(facts: Facts, library: Library) -> Finding:
     if "error" not in answer:
         return Finding(name, "ok", library.works(answer))
     fix = library.reinstall.format(generation=generation, core=requirement("core"))
-    if NO_ANSWER in answer["error"]:  # as on a busy machine
+    if NO_ANSWER in answer["error"]:  # the machine may be busy
         fix = "xlakernel doctor --timeout 120"
     elif variable := next((found for found in _VARIABLE.findall(answer["error"]) if found in facts.variables), None):
         fix = f"unset {variable}"
@@ -139,7 +139,7 @@ def _driver(facts: Facts, answer: Answer) -> Finding:
         text = f"The NVIDIA driver does not answer: {answer['error']}. Run nvidia-smi for its own message."
         return Finding("driver", "problem", text, stops=("gpu",))
     if not answer["found"]:
-        stops = () if "gpu" in facts.platforms else ("gpu",)  # a GPU of another make
+        stops = () if "gpu" in facts.platforms else ("gpu",)  # JAX may have a GPU of another vendor
         text = "There is no NVIDIA driver here, so no kernel runs on NVIDIA GPUs."
         return Finding("driver", "note", text, stops=stops)
     if facts.driver is None or not facts.gpus:

@@ -12,8 +12,8 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
     """Print the result of `XLACustomKernel.benchmark` for each operator.
 
     Returns:
-      The exit status: 1 if a module cannot be imported, an operator has no cases, none of its backends can be used or
-      its benchmark fails, results differ, or a backend fails for a reason other than a missing library; else 0.
+      The exit status: 1 if a module cannot be imported, if an operator has no cases or no backend that can be used, if
+      a benchmark fails, if results differ, or if a backend fails for a reason other than a missing library; else 0.
 
     Raises:
       UnknownOperatorError: if there is no such operator.
@@ -40,7 +40,7 @@ def bench(operators: Sequence[str], *, modules: Sequence[str]) -> int:
 
 
 def auto(name: str | None, *, reset: bool) -> int:
-    """Print the choices of ``backend="auto"`` for an operator or, without a name, for all; or forget them.
+    """Print the choices of ``backend="auto"`` for an operator or, without a name, for all; with *reset*, forget them.
 
     Returns:
       The exit status: 0; 1 if `xlakernel.core` cannot be imported.

@@ -40,7 +40,7 @@ def import_or_print(name: str) -> Any:
     """Import and return a module; if that fails, write the error to stderr and return None."""
     try:
         return importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # a broken one must not hide the others
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # a broken module must not hide the others
         print_error(f"{name} cannot be imported: {type(error).__name__}: {error}")
         return None
 

@@ -1,4 +1,4 @@
-"""Probes of the libraries, each in a process of its own, ``python -P probes.py NAME``: a library may crash or hang.
+"""Probes of the libraries. Each has its own process, ``python -P probes.py NAME``, since a library may crash or hang.
 
 The process prints its answer as a line of JSON on stdout; output of the libraries goes to stderr.
 """
@@ -23,7 +23,7 @@ NO_ANSWER = "gave no answer within"
 
 
 def ask(names: Collection[str], timeout: float) -> dict[str, Answer]:
-    """Run probes at the same time, and return their answers; the answer of one that fails has the key ``error``.
+    """Run probes at the same time, and return their answers; the answer of a failed probe has the key ``error``.
 
     Args:
       names: the names of the probes, keys of `PROBES`.
@@ -78,11 +78,11 @@ def _numba() -> Answer:
 
 def _numba_cuda() -> Answer:
     """Import Numba CUDA, and load its compiler."""
-    import numba.cuda  # noqa: F401  # likewise
+    import numba.cuda  # noqa: F401  # the import is part of the test
 
     try:
         from numba.cuda.cudadrv.nvvm import NVVM
-    except ImportError:  # a release that keeps it elsewhere
+    except ImportError:  # a release that has NVVM in another module
         return {}
     NVVM()
     return {}
@@ -142,4 +142,4 @@ if __name__ == "__main__":
         found = {"error": _one_line(error)}
     os.write(out, json.dumps(found).encode())
     sys.stderr.flush()
-    os._exit(0)  # without the threads and exit handlers of libraries, which take time
+    os._exit(0)  # threads and exit handlers of libraries would take time

@@ -9,18 +9,18 @@ from typing import Any
 
 import jax
 
-# core: the type of a result inside `jax.shard_map` contains the mesh axes that it varies over; jax 0.8 made the class
-#   of that part private. `trace_state_clean` has no public name.
-# dispatch: a primitive must be registered to get the devices when a program is lowered, as for
-#   `jax.experimental.custom_partitioning`.
-# effects: an effect keeps a call with unused results. JAX has no public way to define one; the public
-#   `jax.ffi.ffi_call` uses a private class, too.
-# lib.xla_client, xla_bridge: how XLA splits an array is visible only to a callback of its partitioner, registered for
-#   the name of a custom call. The only public one is `jax.experimental.custom_partitioning`, and JAX does not cache
-#   programs with it. Besides, JAX creates its CPU devices once, and a test may later need several.
+# core: inside `jax.shard_map`, the type of a result contains the mesh axes that the result varies over. jax 0.8 made
+#   the class of this part of a type private. `trace_state_clean` has no public name.
+# dispatch: JAX provides the devices when it lowers a primitive only if the primitive is registered there, as that of
+#   `jax.experimental.custom_partitioning` is.
+# effects: JAX keeps a call with unused results only if the call has an effect. There is no public way to define an
+#   effect; the public `jax.ffi.ffi_call` uses a private class, too.
+# lib.xla_client, xla_bridge: only a callback of XLA's partitioner, registered for the name of a custom call, gets the
+#   sharding that XLA chose for an array. The only public way is `jax.experimental.custom_partitioning`, and JAX does
+#   not cache programs with it. Besides, JAX creates its CPU devices once, and a test may later need several.
 # sharding_impls: the context of a lowering tells if the program is for several devices. Besides, XLA may split a call
-#   with arrays that belong to no mesh, for which there is no public sharding.
-# xla_bridge: the public `jax.live_arrays` lists the arrays of one platform, and starts it if it is not in use.
+#   whose arrays belong to no mesh; there is no public sharding for such arrays.
+# xla_bridge: the public `jax.live_arrays` lists the arrays of one platform, and initialises an unused platform.
 from jax._src import core, dispatch, effects, sharding_impls, xla_bridge
 from jax._src.lib import xla_client
 from jax.interpreters import batching
@@ -34,8 +34,8 @@ class NativeCallEffect(effects.Effect):  # type: ignore[misc]  # jax._src has no
     """The effect of a kernel with ``has_side_effect=True``.
 
     Attributes:
-      owner: the kernel's or operator's name, for messages. Comparisons ignore it: to export an effect, JAX requires
-        that it equals a new instance of its class.
+      owner: the kernel's or operator's name, for messages. Comparisons ignore the name: JAX exports an effect only if
+        it equals a new instance of its class.
     """
 
     owner: str = dataclasses.field(default="", compare=False)
@@ -88,19 +88,19 @@ def _guard_loops(rule: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-# JAX's rules reject only the effect of `jax.experimental.io_callback`, and there is no registry for others.
+# JAX's own rules reject only the effect of `jax.experimental.io_callback`, and have no registry of effects to reject.
 _rules = batching.fancy_primitive_batchers
 _rules[jax.lax.cond_p] = _guard_branches(_rules[jax.lax.cond_p])
 _rules[jax.lax.while_p] = _guard_loops(_rules[jax.lax.while_p])
 
 
 def set_global(context: Any, value: Any) -> None:
-    """Set a `jax.make_user_context` for every thread; its public ``set_global`` came after jax 0.7."""
+    """Set the value of a `jax.make_user_context` in every thread; the public ``set_global`` came after jax 0.7."""
     context._obj.set_global(value)
 
 
 def get_global(context: Any) -> Any:
-    """Read what `set_global` wrote."""
+    """Return the value that `set_global` set."""
     return context._obj.get_global()
 
 
@@ -110,7 +110,7 @@ def is_tracing() -> bool:
 
 
 def new_cpu_devices(count: int) -> list[jax.Device]:
-    """Return *count* new devices on the CPU, beside those that JAX lists."""
+    """Return *count* new CPU devices, which `jax.devices` does not list."""
     client: Any = xla_client.make_cpu_client(asynchronous=True, num_devices=count)
     devices: list[jax.Device] = client.local_devices()
     return devices
@@ -130,8 +130,8 @@ def varying_axes(aval: Any) -> frozenset[Any]:
 def vary_alike(values: Sequence[Any]) -> list[Any]:
     """Make all of *values* vary over the manual mesh axes that any of them varies over.
 
-    JAX does the same for the operands of its own operations. In a gradient, the cast is transposed to a sum over these
-    axes.
+    JAX does the same for the operands of its own operations. In a gradient, the transpose of the cast is a sum over the
+    added axes.
     """
     own = [varying_axes(jax.typeof(value)) for value in values]
     every = frozenset().union(*own)
@@ -148,7 +148,7 @@ def _vary(value: Any, axes: tuple[Any, ...]) -> Any:
 def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec: Any = None) -> jax.core.ShapedArray:
     """Return the type of a result, which varies over all mesh axes that one of the *operands* (types) varies over.
 
-    *spec* is its `PartitionSpec` over the explicit axes of the mesh; None: not sharded.
+    *spec* is the result's `PartitionSpec` over the explicit axes of the mesh; None: not sharded.
     """
     # Operands may be sharded over a mesh although no mesh is set.
     mesh = next((x.sharding.mesh for x in operands if not x.sharding.mesh.empty), get_abstract_mesh())
@@ -161,10 +161,10 @@ def result_aval(shape: Sequence[Any], dtype: Any, operands: Sequence[Any], spec:
 
 
 def jit_primitive(run: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Return the jitted evaluation of one primitive outside of ``jax.jit``.
+    """Return *run*, the evaluation of one primitive outside of ``jax.jit``, as a jitted function.
 
-    It has the flag that JAX sets for its own primitives: ``jax.debug_nans`` then reports a NaN for the primitive, and
-    does not run its body step by step, which would evaluate the same primitive again.
+    The function has the flag that JAX sets for its own primitives, so that ``jax.debug_nans`` reports a NaN for the
+    primitive. Without the flag, JAX would run the body step by step, and so evaluate the same primitive again.
     """
 
     def evaluate(*inputs: Any) -> Any:
@@ -181,7 +181,7 @@ def require_devices(primitive: Any) -> None:
 
 
 def is_partitioned(context: Any) -> bool:
-    """Return True if the program that is being lowered is one that XLA splits over several devices."""
+    """Return True if XLA splits the program that is being lowered over several devices."""
     axes = context.module_context.axis_context
     return isinstance(axes, sharding_impls.ShardingContext) and axes.num_devices > 1
 
@@ -206,12 +206,12 @@ def register_partitioner(target: str, partition: Callable[..., Any]) -> None:
 
 
 def replicated(sharding: Any) -> Any:
-    """Return the replicated sharding over the devices of *sharding*, which belongs to no mesh."""
+    """Return the replicated sharding over the devices of *sharding*, a sharding without a mesh."""
     return sharding_impls.GSPMDSharding.get_replicated(sharding._device_assignment)
 
 
 def spec_of(sharding: Any, mesh: Any) -> PartitionSpec:
-    """Return *sharding*, which XLA chose, as axes of *mesh*; an empty spec if it is not a product of axes.
+    """Return a *sharding* that XLA chose as a `PartitionSpec` over *mesh*; an empty spec if that is impossible.
 
     XLA may split an axis in two. `PartitionSpec` cannot express that, and JAX's decoder raises various exceptions.
     """
@@ -245,10 +245,10 @@ def match_type(value: Any, like: Any) -> Any:
 
 
 def align_axes(values: Sequence[Any], axes: Sequence[int | None]) -> list[Any]:
-    """Return *values* with the same sharding of their mapped axes, which ``jax.vmap`` requires on an explicit mesh.
+    """Return *values* with the same sharding of all mapped axes, as ``jax.vmap`` requires on an explicit mesh.
 
-    The results of a call without a sharding rule are not sharded, unlike other values that are mapped together with
-    them. A value that is None, or has no mapped axis, is returned unchanged.
+    The shardings may differ, because results of a call without a sharding rule are not sharded, and other values that
+    are mapped together with these results may be. A value that is None, or has no mapped axis, is returned unchanged.
     """
     mapped = {
         i: axis

@@ -1,9 +1,9 @@
 """The user's cache folders, and safe access to their files.
 
-Compiled code is read from them and run, so folders and files must belong to the user alone: the owner and the mode are
-checked, as ssh does. A folder is opened once, checked while it is open, and its files are reached through its
-descriptor, so that no other folder or link can take its place in between. On an operating system without such
-descriptors (Windows), nothing is stored.
+Programs run the compiled code in these folders. Folders and files must therefore belong to the user alone: their owner
+and mode are checked, as ssh does. A folder is opened once and checked while it is open, and its files are opened
+through its descriptor. No other folder or link can then replace the folder between check and access. On an operating
+system without such descriptors (Windows), nothing is stored.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ FOLDER_VARIABLE = "XLAKERNEL_CACHE_DIR"
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}")
-_ABANDONED = 3600.0  # the writer of a temporary file that is older, in seconds, is assumed to have been killed
+_ABANDONED = 3600.0  # seconds; the writer of an older temporary file is assumed to have been killed
 _MAX_FILE_BYTES = 2**28
 
 _swept: set[Path] = set()  # folders from which this process has removed the temporary files of killed writers
 
 
 def cache_folder(name: str) -> Path | None:
-    """Return the user's folder *name* in the cache folder, which need not exist; None if the user has no home folder.
+    """Return the path of the user's folder *name* in the cache folder; None if the user has no home folder.
 
-    The cache folder is that of the environment variable, or else ``xlakernel`` in the user's folder for caches.
+    The folder need not exist. The cache folder is the one that the environment variable names, or else ``xlakernel`` in
+    the user's folder for caches.
     """
     name = f"{name}-{os.geteuid()}" if hasattr(os, "geteuid") else name  # several users may share one cache folder
     named = os.environ.get(FOLDER_VARIABLE)
@@ -71,9 +72,9 @@ def read_file(path: Path) -> bytes:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file, and make its folder. Other processes see the complete file or the previous one.
+    """Write a file, and make its folder if needed. Other processes see the complete new file or the previous one.
 
-    Only the user has access to the file and its folder: modes 0600 and 0700, or less where the umask is stricter.
+    Only the user has access to the file and to a new folder: modes 0600 and 0700, or less with a stricter umask.
 
     Raises:
       OSError: if the file cannot be written, or is larger than `read_file` allows; no temporary file is left behind.
@@ -95,7 +96,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return the files of a cache folder in the order of their names, links among them; [] if it is not the user's."""
+    """Return the files and links of a cache folder by name; [] if the folder is missing or not the user's alone."""
     try:
         with _opened_folder(path, create=False) as folder, os.scandir(folder) as entries:
             return [

@@ -1,9 +1,9 @@
 """Machine code on disk: one file for each fingerprint, in a folder that belongs to the user alone.
 
-A file ``<fingerprint>.code`` contains a magic word, the fingerprint, the digest of the content, and the content. All of
-them are compared before the content is used. A file that is missing, damaged or refused is a cache miss: the code is
-compiled, and stored again. A failing disk therefore costs only time. There is no index, which two processes could
-change at once.
+A file ``<fingerprint>.code`` contains a magic word, the fingerprint, the digest of the content, and the content. The
+first three are checked before the content is used. A file that is missing, damaged or refused is a cache miss: the code
+is compiled, and stored again. A failing disk therefore costs only time. There is no index file, since two processes
+might change it at once.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .warning import warn
 
 _MAGIC = b"xlakernel machine code 1\n"
 
-_warned: set[Path | None] = set()  # the folders that a warning was about
+_warned: set[Path | None] = set()  # the folders that a warning has named
 
 
 def code_folder() -> Path | None:
-    """Return the folder, or None if the user has no home folder."""
+    """Return the folder of the files, or None if the user has no home folder."""
     return cache_folder("code")
 
 

@@ -1,7 +1,7 @@
 """Settings that a traced function depends on.
 
-They are JAX user contexts, which are part of the keys of JAX's caches. So a switch applies to functions that are
-already jitted, switching back is a cache hit, and no cache is ever cleared.
+Each setting is a JAX user context, whose value is part of the keys of JAX's caches. A changed setting therefore applies
+to functions that are already jitted, changing it back is a cache hit, and no cache is ever cleared.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from .errors import KernelTypeError, SettingError, UnknownPlatformError
 
 PLATFORMS = ("cpu", "gpu", "tpu")
 
-#: Requests the fastest backend, in place of a backend's name (`auto`).
+#: Given in place of a backend's name, requests the fastest backend (`measure.auto`).
 AUTO = "auto"
 
-# Both contexts hold a sorted tuple, which is hashable, and equal for equal choices.
+# `_requested` and `_defaults` contain sorted tuples, which are hashable, and equal for equal choices.
 _requested = jax.make_user_context(())  # ((platform, backend), …), set by `use_backend`
 _defaults = jax.make_user_context(())  # ((operator's number, platform, backend), …), set by `set_default`
 _exporting = jax.make_user_context(False)  # True: the program is lowered for `xlakernel.core.export`
@@ -48,9 +48,9 @@ def check_platform(platform: str, asked_by: str) -> str:
 def use_backend(backend: str | None = None, /, **platforms: str) -> Iterator[None]:
     """Choose the backend of every operator called inside the ``with`` block.
 
-    It applies to functions that are already jitted, in the current thread, and the innermost context wins. An operator
-    that lacks the backend raises `BackendNotFoundError`. ``"auto"`` requests the one that was measured to be the
-    fastest (`XLACustomKernel`).
+    The choice applies in the current thread, also to functions that are already jitted. The innermost of several
+    contexts wins. An operator that lacks the backend raises `BackendNotFoundError`. ``"auto"`` requests the backend
+    that was measured to be the fastest (`XLACustomKernel`).
 
     Args:
       backend: the backend for all platforms, such as ``"numba"``, or ``"auto"``.
@@ -86,7 +86,7 @@ def check_backend(backend: str, asked_by: str) -> str:
 
 
 def requested_backends() -> Mapping[str, str]:
-    """Return platform → backend, as the surrounding `use_backend` contexts request."""
+    """Return {platform: backend}, as the surrounding `use_backend` contexts request."""
     return dict(_requested.value)
 
 
@@ -107,7 +107,7 @@ def is_exporting() -> bool:
 
 
 def remember_default(operator: int, platform: str, backend: str | None) -> None:
-    """Make the default of operator number *operator* part of JAX's cache keys; None removes it."""
+    """Set the default backend of operator number *operator* on *platform*; a *backend* of None removes the default."""
     with _defaults_lock:
         chosen = {(op, where): name for op, where, name in get_global(_defaults)}
         chosen.pop((operator, platform), None)
@@ -125,14 +125,16 @@ def remembered_default(operator: int, platform: str) -> str | None:
 def debug_mode(enabled: bool = True) -> Iterator[None]:
     """Check the reads and writes of kernels that are called inside the ``with`` block.
 
-    If a kernel reads or writes out of bounds, writes to an input, or leaves an element of an output unwritten or reads
-    it first, the call fails with an error that names the kernel, the array and the element. Kernels work on copies of
-    their arrays, so that the caller's arrays stay as they are, and run more than once for one call unless they have a
-    side effect: use it for tests and to find bugs. It applies to functions that are already jitted, in the current
-    thread, and the innermost context wins. Outside of such contexts, the environment variable ``XLAKERNEL_DEBUG``,
-    ``1`` or ``0``, decides; it is read at the first call of a kernel.
+    A call fails if the kernel reads or writes out of bounds, writes to an input, leaves an element of an output
+    unwritten, or reads an element of an output before writing it. The error names the kernel, the array and the
+    element. Kernels work on copies of their arrays, so that the caller's arrays stay unchanged. A kernel without a side
+    effect runs more than once for one call. Use debug mode for tests and to find bugs.
 
-    The documentation of each wrapper lists the checks of its backend (`xlakernel.numba.numba_kernel`).
+    The mode applies in the current thread, also to functions that are already jitted. The innermost of several contexts
+    wins. Outside of such contexts, the environment variable ``XLAKERNEL_DEBUG`` (``1`` or ``0``) decides; it is read at
+    the first call of a kernel.
+
+    The documentation of each wrapper lists the checks of its backend; see, for example, `xlakernel.numba.numba_kernel`.
 
     Args:
       enabled: False ends a surrounding debug mode inside the block.
@@ -150,7 +152,7 @@ def debug_mode(enabled: bool = True) -> Iterator[None]:
         raise KernelTypeError(
             f"debug_mode: expected True or False; got {enabled!r}. Write `with debug_mode():` around the calls."
         )
-    # The setting of the environment is always represented by None, so that JAX's caches have one entry for it.
+    # None always represents the setting of the environment, so that JAX's caches have one entry for this setting.
     with _debug(None if enabled is _debug_from_environment() else enabled):
         yield
 
@@ -160,7 +162,7 @@ def is_debugging() -> bool:
     return _debug_from_environment() if _debug.value is None else bool(_debug.value)
 
 
-@functools.cache  # a later change would not apply to functions that are already jitted
+@functools.cache  # a later change of the variable would not apply to functions that are already jitted
 def _debug_from_environment() -> bool:
     value = os.environ.get(_DEBUG_VARIABLE, "")
     switch = _SWITCH.get(value.strip().lower())

@@ -13,7 +13,7 @@ _Options = ParamSpec("_Options")
 
 
 class Wrapper(Protocol[_Kernel, _Options, _Wrapped]):
-    """A wrapper in both forms, as `as_decorator` returns it."""
+    """The type of a function that `as_decorator` returns, called with a kernel or with options alone."""
 
     @overload
     def __call__(self, kernel: _Kernel, /, *args: _Options.args, **options: _Options.kwargs) -> _Wrapped: ...
@@ -24,7 +24,7 @@ class Wrapper(Protocol[_Kernel, _Options, _Wrapped]):
 def as_decorator(
     wrap: Callable[Concatenate[_Kernel, _Options], _Wrapped],
 ) -> Wrapper[_Kernel, _Options, _Wrapped]:
-    """Return *wrap*, whose first argument is a kernel, as a function that is a decorator if called without it."""
+    """Return a function that calls *wrap* if the first argument, a kernel, is given, and else returns a decorator."""
     call = cast("Callable[..., Any]", wrap)
     signature = inspect.signature(wrap)
     kernel = next(iter(signature.parameters))
@@ -33,7 +33,7 @@ def as_decorator(
     def either(*args: Any, **options: Any) -> Any:
         if args or kernel in options:
             return call(*args, **options)
-        try:  # wrong options are reported at this line, not at the decorated kernel
+        try:  # report wrong options at the line that gives them, not at the decorated kernel
             signature.bind(None, **options)
         except TypeError as error:
             raise TypeError(f"{wrap.__name__}(): {error}") from None

@@ -1,7 +1,7 @@
 """The exceptions and warnings of xlakernel.
 
-A message has the request, the value that was found, the allowed values, and the next step. Each class also derives from
-the builtin exception of its kind, so that ``except TypeError`` catches it.
+A message has the request, the value that was found, the allowed values, and the next step. Each exception also derives
+from the builtin exception of its kind: ``except TypeError`` catches an `InputError`, for example.
 """
 
 import pickle
@@ -68,7 +68,7 @@ class ShapeError(XLAKernelError, ValueError):
 
 
 class StructureError(XLAKernelError, ValueError):
-    """Index arrays do not describe a sparse matrix, or not one of the required structure."""
+    """Index arrays do not describe a sparse matrix, or the matrix does not have the required structure."""
 
 
 class DtypeError(XLAKernelError, TypeError):
@@ -120,7 +120,7 @@ class RecordingWarning(UserWarning):
 
 
 class AutoBackendWarning(UserWarning):
-    """``backend="auto"`` uses the default, for lack of a measurement, or a measurement cannot be stored on disk."""
+    """``backend="auto"`` has no measurement and uses the default, or a measurement cannot be stored on disk."""
 
 
 class GatheredOperandsWarning(UserWarning):
@@ -132,7 +132,7 @@ class CacheWarning(UserWarning):
 
 
 class DeviceError(XLAKernelError, RuntimeError):
-    """There is no GPU, no driver for it, or the driver refused a request."""
+    """There is no GPU, there is no driver for the GPU, or the driver refused a request."""
 
 
 class DifferentiationError(XLAKernelError, NotImplementedError):

@@ -1,4 +1,4 @@
-"""Extents of a launch: an integer, several, or a function of the inputs that returns either."""
+"""Extents of a launch, such as its grid: an integer, a tuple of integers, or a function that returns either."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def resolve(
     most: int = 3,
     scalars: Mapping[str, Any] | None = None,
 ) -> tuple[int, ...]:
-    """Return the extents that the user's function for *what* returns for these inputs, and for the scalars it names."""
+    """Call the user's function for *what* with the inputs and the scalars that it names; return the extents."""
     found = of_structs(kernel, what, given, inputs, scalars=scalars, kind=LaunchError)
     return extents(kernel, what, found, most=most, returned=True)
 
 
 def extents(kernel: str, what: str, value: Any, *, most: int = 3, returned: bool = False) -> tuple[int, ...]:
-    """Return the user's value for *what*, an integer or up to *most* of them, as a tuple; else raise `LaunchError`."""
+    """Return the user's value for *what*, 1 to *most* integers, as a tuple; raise `LaunchError` for other values."""
     subject = f"{what} {'returned' if returned else 'is'} {value!r}"
     allowed = "a non-negative integer" if most == 1 else f"a non-negative integer, or a tuple of 1 to {most}"
     several = most > 1 and isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (str, bytes))

@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-# More than the size of C's `struct sigaction`, which this module copies as it is.
+# More than the size of C's `struct sigaction`, which this module copies as bytes.
 _ACTION = ctypes.c_char * 1024
 
 
 class _Section:
-    """An execution of `uninterrupted`, which is over with its frame at the latest."""
+    """A running `uninterrupted`. The weak set drops the section at the latest when the frame is freed."""
 
 
 _sections: weakref.WeakSet[_Section] = weakref.WeakSet()
-# The handlers of delayed signals, and their actions in C; in their place is `_delay`.
+# Number of a signal → its Python handler, and its action in C, while `_delay` is installed in their place.
 _handlers: dict[int, Any] = {}
 _actions: dict[int, Any] = {}
 _caught: list[tuple[int, Any]] = []
@@ -32,8 +32,8 @@ _caught: list[tuple[int, Any]] = []
 def uninterrupted() -> Iterator[None]:
     """Delay Python's signal handlers until the exit from this context, which must be short.
 
-    For example, Numba registers new declarations once. After an exception of a handler there (Ctrl-C, a time limit by
-    SIGALRM), the rest of them would be missing, and no kernel would compile in the process any more.
+    For example, Numba registers each new declaration once. If a signal handler (for Ctrl-C, or a time limit by SIGALRM)
+    raised an exception in between, the remaining declarations would be missing, and no kernel would compile any more.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -46,13 +46,13 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         try:
-            if len(_sections) == 1:  # not inside another one
+            if len(_sections) == 1:  # not inside another section
                 _deliver()
         finally:
             _sections.discard(section)
             if not _sections:
                 try:
-                    _deliver()  # what came last
+                    _deliver()  # signals that arrived since
                 finally:
                     _restore(list(_handlers))
 
@@ -71,9 +71,9 @@ def _delay(number: int, frame: Any) -> None:
 
 
 def _deliver() -> None:
-    """Call the handlers of the signals that were caught; an exception of one does not prevent the others.
+    """Call the handlers of all signals that were caught, even if one of the handlers raises an exception.
 
-    The last one is raised, with those before it as its context.
+    The last exception is raised, with the earlier exceptions as its context.
     """
     failure: BaseException | None = None
     try:
@@ -84,15 +84,15 @@ def _deliver() -> None:
             except BaseException as error:  # noqa: BLE001  # raised below
                 error.__context__ = error.__context__ or failure
                 failure = error
-    finally:  # also after the exception of a signal that came between two steps
+    finally:  # also if the handler of a new signal raises between two steps
         if failure is not None:
             raise failure
 
 
 def _restore(numbers: list[int]) -> None:
-    """Restore the handlers that are still replaced; an exception of one does not prevent the others.
+    """Restore all handlers that are still replaced, even if one of them is called now and raises an exception.
 
-    One that comes between two steps may leave a handler replaced by `_delay`, which calls it, until the next section.
+    An exception between two steps may leave `_delay` installed until the next section; `_delay` then calls the handler.
     """
     if numbers:
         number = numbers.pop()
@@ -100,22 +100,22 @@ def _restore(numbers: list[int]) -> None:
             if signal.getsignal(number) is _delay:
                 try:
                     signal.signal(number, _handlers[number])
-                finally:  # also after the exception of a signal that came since
+                finally:  # also if the restored handler is called and raises
                     _set_action(number, _actions[number])
         finally:
             _restore(numbers)
 
 
 def is_raised_by_handler(error: BaseException) -> bool:
-    """Return True if the handler of a signal raised *error*, for example of a time limit by SIGALRM."""
+    """Return True if a signal handler raised *error*, for example the handler of a time limit by SIGALRM."""
     codes = {code for number in range(1, signal.NSIG) if (code := _code_of(signal.getsignal(number))) is not None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _code_of(handler: Any) -> types.CodeType | None:
-    """Return the code of a handler inside its decorators; None for one that is not written in Python.
+    """Return the code of a handler without its decorators; None for a handler that is not written in Python.
 
-    The code of a decorator may be that of other functions' wrappers too.
+    The code of a decorator's wrapper does not identify the handler: wrappers of other functions have the same code.
     """
     for _ in range(100):  # attributes that are made on access may have no end
         inner = handler.func if isinstance(handler, functools.partial) else getattr(handler, "__wrapped__", handler)
@@ -127,7 +127,7 @@ def _code_of(handler: Any) -> types.CodeType | None:
 
 
 def _action_of(number: int) -> Any:
-    """Return C's action for a signal: with its flags, and with handlers in C, which Python does not know."""
+    """Return C's action for a signal. Unlike a result of `signal.getsignal`, an action has flags and C handlers."""
     action = _ACTION()
     ctypes.CDLL(None).sigaction(number, None, action)
     return action

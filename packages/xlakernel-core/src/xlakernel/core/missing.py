@@ -6,8 +6,8 @@ from .errors import MissingDependencyError
 
 
 def missing_package(asked_by: str, package: str) -> MissingDependencyError:
-    """Return the error of *asked_by*, which requires the package ``xlakernel-<package>``."""
-    # Imported here, since the command loads many modules.
+    """Return the error for the caller *asked_by*, which requires the package ``xlakernel-<package>``."""
+    # Imported here, since `xlakernel.command` imports many modules.
     from xlakernel.command.install import install_command
 
     older = " (or [cuda12], for an older driver)" * (package == "cuda")

@@ -12,9 +12,9 @@ from .call.sharding.rule import ShardingRule
 from .errors import AliasError, LaunchError, ShardingRuleError
 from .structs import Struct
 
-#: A value as its dtype and bytes: 1, 1.0 and True are equal in Python, and a NaN is not even equal to itself.
+#: A value as dtype and bytes, because in Python 1, 1.0 and True are equal, and a NaN is not equal to itself.
 Frozen = tuple[np.dtype[Any], bytes]
-#: One value for all outputs, or one for each; None: arbitrary.
+#: One value for all outputs, or a value for each output. None: the initial content is arbitrary.
 OutputInit = Frozen | tuple[Frozen | None, ...] | None
 
 
@@ -46,7 +46,7 @@ def _freeze_number(kernel: str, value: Any) -> Frozen | None:
 def check_structure(kernel: str, output_init: Any, outs: Any) -> None:
     """Raise `LaunchError` unless the user's values have the structure of the outputs, *outs*."""
     leaves, tree = jax.tree.flatten(output_init, is_leaf=lambda leaf: leaf is None)
-    # Numbers without names are in the order of the kernel's parameters; named ones may be in another order.
+    # The order of a tuple or list is that of the kernel's parameters. The order of a pytree with names may differ.
     plain = {jax.tree.structure(x) for x in (0, (0,) * len(leaves), [0] * len(leaves))}
     if tree not in plain | {outs}:
         raise LaunchError(
@@ -68,7 +68,7 @@ def check_aliases(kernel: str, output_init: OutputInit, aliases: Sequence[tuple[
 def check_sums(kernel: str, output_init: OutputInit, rule: str | None) -> None:
     """Raise `ShardingRuleError` if an output that is summed over devices has an initial value other than 0.
 
-    Each device would start its partial sum from it, and the total would contain it repeatedly.
+    Each device would start its partial sum from this value, and the total would contain the value repeatedly.
     """
     if output_init is None or rule is None:
         return
@@ -106,7 +106,7 @@ def for_each(kernel: str, output_init: OutputInit, count: int) -> tuple[Frozen |
 
 
 def patterns(kernel: str, output_init: OutputInit, outs: Sequence[Struct]) -> tuple[bytes | None, ...]:
-    """Return the bytes of the initial value of each output's elements; None: arbitrary ones.
+    """Return for each output the bytes of an element's initial value; None: the value is arbitrary.
 
     Raise `LaunchError` if the number of values is wrong, or a value cannot be represented in the dtype of its output.
     """
@@ -135,7 +135,7 @@ def _pattern(kernel: str, index: int, value: Any, dtype: Any) -> bytes:
 def or_zeros(
     begin: Sequence[bytes | None], outs: Sequence[Struct], aliased: Collection[int]
 ) -> tuple[bytes | None, ...]:
-    """Return the bytes that fill the outputs of a launch without threads: *begin*, or zeros if an output has none.
+    """Return the bytes that fill each output if a launch has no threads: the output's bytes in *begin*, or else zeros.
 
     An *aliased* output gets None, and keeps the values of the input.
     """

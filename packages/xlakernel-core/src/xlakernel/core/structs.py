@@ -1,4 +1,4 @@
-"""Shapes and dtypes of the arrays of a call, and calls of the users' functions of them, such as a function ``outs``."""
+"""Structs (shapes and dtypes of a call's arrays), and calls of the user's functions of structs, such as ``outs``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_smooth(dtype: Any) -> bool:
 
 
 def check_plain(array: Any, where: str) -> Struct:
-    """Return the struct of *array*; raise `DtypeError` for a dtype of JAX's own, such as that of random keys."""
+    """Return the struct of *array*; raise `DtypeError` for an extended dtype, such as JAX's dtype of keys."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.extended):
         raise DtypeError(
             f"{where} has the extended dtype {array.dtype}; pass plain data, such as jax.random.key_data(key)."
@@ -29,7 +29,7 @@ def check_plain(array: Any, where: str) -> Struct:
 
 
 def check_inputs(inputs: Sequence[Any], owner: str) -> None:
-    """Raise `InputError` for the first of *inputs* that JAX would not take as one array."""
+    """Raise `InputError` for the first of *inputs* that is not an array or number of a dtype that JAX has."""
     for i, value in enumerate(inputs):
         if not _is_array_like(value):
             text = repr(value)
@@ -92,9 +92,9 @@ def of_structs(
 ) -> Any:
     """Call a function that a user gave in place of a value, with the inputs' structs and some of the *scalars*.
 
-    The scalars, by name, are those with known values; the function gets those that it has parameters for. Raise
-    `ArityError` if the function takes another number of inputs, and an error of type *kind* if it raises AttributeError
-    or TypeError, as when it uses the structs as arrays.
+    *scalars* has the scalars with known values, by name. The function gets each scalar for which it has a parameter.
+    Raise `ArityError` if the function takes another number of inputs. Raise an error of type *kind* if the function
+    raises AttributeError or TypeError, for example because it uses the structs as arrays.
     """
     known = scalars or {}
     named = {name: known[name] for name in keywords_of(function, known, len(inputs))}
@@ -122,7 +122,7 @@ def of_structs(
 
 
 def keywords_of(function: Callable[..., Any], names: Collection[str], inputs: int = 0) -> list[str]:
-    """Return those of *names* that *function* takes by keyword, when *inputs* arguments are passed by position."""
+    """Return the *names* that *function* takes as keywords if *inputs* arguments are passed by position."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:  # a builtin without a signature

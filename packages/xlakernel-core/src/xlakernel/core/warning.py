@@ -6,8 +6,8 @@ import sys
 import warnings
 from types import FrameType
 
-# Packages of the frames between the user's call and the warning: this project's, the libraries that call it back, and
-# modules of Python's that these use.
+# The frames of these packages are skipped in the search for the user's call: this project, the libraries that call it
+# back, and modules of the standard library that these libraries use.
 _LIBRARIES = {
     "xlakernel",
     "jax",
@@ -23,9 +23,9 @@ _LIBRARIES = {
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn, and name the innermost line outside of xlakernel and of the libraries that call it.
+    """Warn, with the file and line of the innermost frame outside of `_LIBRARIES`.
 
-    From Python 3.12 on, ``warnings.warn(..., skip_file_prefixes=...)`` does so by folders.
+    From Python 3.12 on, ``warnings.warn(..., skip_file_prefixes=...)`` can skip the frames of folders.
     """
     frame = _frame_of_user()
     module = frame.f_globals.get("__name__", "<unknown>")

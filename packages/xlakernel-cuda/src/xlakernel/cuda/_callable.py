@@ -33,30 +33,30 @@ def numba_cuda_callable(
 ) -> Callable[..., Any]:
     """Make a function of JAX arrays from one that launches Numba CUDA kernels; without *func*, return a decorator.
 
-    It is `cuda_callable` with Numba's device arrays and streams: ``func(input1, ..., output1, ..., stream)``. Launch on
-    the stream, ``kernel[blocks, threads, stream](...)``; temporaries are ``cuda.device_array(...)``, whose memory XLA
-    owns when the function is replayed. The stream is also that of the arrays, so that ``out[:] = x`` and
-    ``out.copy_to_device(x)`` are recorded.
+    It is `cuda_callable` with Numba's device arrays and streams: ``func(input1, ..., output1, ..., stream)``. Launch
+    kernels on the stream, ``kernel[blocks, threads, stream](...)``. Allocate temporaries with ``cuda.device_array``; at
+    a replay, XLA owns their memory. The stream is the arrays' default stream, so that ``out[:] = x`` and
+    ``out.copy_to_device(x)`` are recorded too.
 
     Args:
       func: the function.
       outs: the outputs' shapes and dtypes; this and the other arguments as for `cuda_callable`.
-      record: whether the function is recorded once and replayed natively.
-      vmap_method: the implementation of ``jax.vmap``.
+      record: whether the function is recorded and then replayed by machine code.
+      vmap_method: the behaviour under ``jax.vmap``.
       input_output_aliases: inputs whose memory becomes an output's.
       has_side_effect: whether to keep every call.
       reference: a plain JAX function that computes the same.
       jvp: tangents of the results.
       vjp: cotangents of the inputs.
-      transpose: transposes by input.
-      sharding_rule: how a call is split over devices.
+      transpose: cotangents of inputs that *func* is linear in.
+      sharding_rule: the split of a call over devices.
 
     Returns:
       A function of the inputs, and of static scalars by keyword; see `cuda_callable`.
 
     Raises:
-      KernelTypeError: if *func* is not a function of arrays and a stream, but a kernel, for example.
-      ArgumentError: if *record* is not one of the values allowed.
+      KernelTypeError: if *func* is not a function of arrays and a stream (a kernel, for example).
+      ArgumentError: if *record* is not an allowed value.
       MissingDependencyError: if numba-cuda is not installed.
 
     Example:
@@ -113,63 +113,65 @@ def cuda_callable(
 ) -> Callable[..., Any]:
     """Make a function of JAX arrays from one that launches work of CUDA libraries; without *func*, return a decorator.
 
-    The function is ``func(input1, ..., output1, ..., stream)``, with static scalars at any position. Its arguments are
-    arrays over XLA's own memory; it launches kernels, fills and copies on the stream, and returns nothing. When a
-    program is compiled, the function is called at least twice and its launches are recorded, without being executed:
-    afterwards machine code replays them, and Python is not called again. The function must therefore launch the same
-    work each time: its control flow may depend on shapes, dtypes and static scalars, but not on data, on which only
-    kernels may branch. A replay uses the kernels, device arrays, numbers and attributes that the function referred to
-    when it was recorded, even if a name is bound to another object since: pass values that vary as static scalars. If
-    the function refers to a device array that is not an argument, its calls run only on the device of that array. While
-    a function is recorded, no other thread can use CUDA's default stream. The function must not write to its inputs,
-    which only debug mode detects; outputs begin with arbitrary values.
+    The function is ``func(input1, ..., output1, ..., stream)``, with static scalars at any position. Inputs and outputs
+    are arrays over XLA's own memory. The function launches kernels, fills and copies on the stream, and returns
+    nothing. When a program is compiled, the function is called at least twice and its launches are recorded, without
+    being executed. Afterwards machine code replays the launches, and Python is not called again. The function must
+    therefore launch the same work each time: its control flow may depend on shapes, dtypes and static scalars, but not
+    on data (kernels may branch on data). A replay uses the kernels, device arrays, numbers and attributes that the
+    function referred to when it was recorded, even if a name was bound to another object since: pass values that vary
+    as static scalars. If the function refers to a device array that is not an argument, its calls run only on the
+    device of that array. While a function is recorded, no other thread can use CUDA's default stream. The function must
+    not write to its inputs; only debug mode detects such writes. Outputs begin with arbitrary values.
 
     A function that reads data back, waits for the stream, copies from the host, or allocates memory outside of the
     supported libraries cannot be recorded. Depending on *record*, Python then runs it in every call, on XLA's stream.
     Even then all work must go on the given stream: XLA does not wait for other work.
 
     Args:
-      func: the function. The stream is its parameter of that name, or else the last one.
-      outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        them for the inputs' structs. Tuples, lists and named tuples are in the order of the function's output
-        parameters; a dictionary has their names as its keys.
+      func: the function. The parameter named ``stream``, or else the last parameter, takes the stream.
+      outs: the outputs' shapes and dtypes: a struct (``jax.ShapeDtypeStruct``) or a pytree of structs; or a function
+        that returns these for the inputs' structs. Tuples, lists and named tuples are in the order of the function's
+        output parameters; a dictionary has the parameters' names as its keys.
       arrays: the type of inputs and outputs: ``"numba"``, ``"cupy"`` or ``"warp"`` arrays (a Warp array has at least
-        one dimension), or a function that makes them from a `DeviceBuffer`: an object with ``ptr``, ``shape``,
+        one dimension), or a function that makes each array from a `DeviceBuffer`: an object with ``ptr``, ``shape``,
         ``dtype``, ``nbytes``, ``device``, ``__cuda_array_interface__`` and ``__dlpack__``. Examples are
         ``torch.as_tensor`` and ``lambda buffer: buffer.ptr``.
-      stream: the type of the stream: the name of a library, or a function that makes it from its handle, an int, such
-        as ``cuda.core.Stream.from_handle``. None: the stream of the arrays' library, or a `StreamHandle`, which has
-        ``__cuda_stream__`` and ``__int__``, if *arrays* is a function. CuPy's and Warp's streams are current while the
-        function runs.
+      stream: the type of the stream: the name of a library, or a function that makes the stream from its handle, an
+        int, such as ``cuda.core.Stream.from_handle``. None: the stream of the arrays' library or, if *arrays* is a
+        function, a `StreamHandle`, which has ``__cuda_stream__`` and ``__int__``. CuPy's and Warp's streams are current
+        while the function runs.
       record: ``"auto"``: a function that cannot be recorded runs through Python, with one warning that has the reason;
-        True: that is a `RecordingError`; False: the function always runs through Python.
-      vmap_method: the implementation of ``jax.vmap``. ``"native"`` (as ``"expand_dims"``): the recording is replayed
-        for each slice, in one call; ``"broadcast_all"``: the same with every input copied to the batch's size;
+        True: a function that cannot be recorded is a `RecordingError`; False: it always runs through Python.
+      vmap_method: the behaviour under ``jax.vmap``. ``"native"`` (same as ``"expand_dims"``): one call, with a replay
+        of the recording for each slice; ``"broadcast_all"``: the same with every input copied to the batch's size;
         ``"sequential"``: one call after the other; ``"sequential_unrolled"``: likewise, for a batch of a known size;
-        None: an error. A function computes the whole batch instead: see `numba_cuda_kernel`.
+        None: an error. A function given here computes the whole batch: see `numba_cuda_kernel`.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for functions that update in
-        place. Both parameters are then the same memory, and only the output may be written.
+        place. Both parameters then have the same memory; the function may write it only by the output parameter. JAX
+        copies the input first if it is used again.
       has_side_effect: whether to keep every call. Otherwise JAX may merge equal calls and drop unused ones.
       reference: ``reference(*inputs, **static) -> results``, a plain JAX function that computes the same. Derivatives
         of both modes and all orders are taken from it.
       jvp: ``jvp(primals, tangents, **static) -> tangents of the results``, for forward mode.
       vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``, for reverse mode.
-      transpose: ``{input: function}`` for inputs that the function is linear in, where
-        ``function(inputs, cotangents, **static)`` returns the input's cotangent.
-      sharding_rule: how a call is split over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
+      transpose: ``{input: function}`` for inputs that *func* is linear in while the others are fixed.
+        ``function(inputs, cotangents, **static)`` returns the input's cotangent; see `numba_cuda_kernel`.
+      sharding_rule: the split of a call over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``; see
+        `numba_cuda_kernel`.
 
     Returns:
-      A function of the inputs, and of static scalars by keyword. A static scalar fills the parameter of its name, as a
-      Python number, and a parameter's default is used as in Python. The result has the structure of *outs*.
+      A function of the inputs by position, and of static scalars by keyword. A static scalar fills the parameter of its
+      name, as a Python number, and a parameter's default is used as in Python. The result has the structure of *outs*.
 
     Raises:
-      KernelTypeError: if *func* is not a function of arrays and a stream, but a kernel, for example.
-      ArgumentError: if *arrays*, *stream* or *record* is not one of the values allowed.
+      KernelTypeError: if *func* is not a function of arrays and a stream (a kernel, for example).
+      ArgumentError: if *arrays*, *stream* or *record* is not an allowed value.
       MissingDependencyError: if a library of *arrays* or *stream* is not installed.
-      OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
+      OutputSpecError: if *outs* has leaves without shape and dtype, or is empty and *has_side_effect* is False.
       AliasError: if *input_output_aliases* is invalid.
-      VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
-      ShardingRuleError: if *sharding_rule* is not a rule.
+      VmapMethodError: if *vmap_method* is unknown, or if it is a function and *func* has a side effect.
+      ShardingRuleError: if *sharding_rule* is invalid.
 
     The returned function raises `ArityError`, `InputError`, `StaticArgumentError` when it is traced, and
     `DtypeError`, `RecordingError` and `PlatformError` when its program is compiled.

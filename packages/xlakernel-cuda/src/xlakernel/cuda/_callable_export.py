@@ -16,7 +16,7 @@ def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
     """Find the function that *data* describes, and return a function that records and registers it as *target*.
 
     Raises:
-      ExportError: if it is missing or has changed.
+      ExportError: if the function is missing or has changed.
     """
     check_format("xlakernel-cuda", target, data)
     from xlakernel.core.backend.gpu import Array

@@ -23,8 +23,8 @@ def numba_cuda() -> Any:
     """Return the module ``numba.cuda`` of the distribution numba-cuda.
 
     Raises:
-      MissingDependencyError: if it is missing, too old, or does not work with the installed NumPy or Numba.
-      SettingError: if it is set to simulate a GPU.
+      MissingDependencyError: if numba-cuda is missing, too old, or does not work with the installed NumPy or Numba.
+      SettingError: if Numba is set to simulate a GPU.
     """
     found = _version("numba-cuda")
     if found is None:
@@ -43,12 +43,12 @@ def numba_cuda() -> Any:
     if _numbers(numpy) >= _numbers(_BREAKS_ON_NUMPY) and _numbers(found) <= _numbers(_KNOWN_TO_BREAK):
         raise MissingDependencyError(
             f"numba-cuda {found} imports with NumPy {numpy}, but cannot compile with it. "
-            f'Install an older one with pip install "numpy<{_BREAKS_ON_NUMPY}".'
+            f'Install an older NumPy with pip install "numpy<{_BREAKS_ON_NUMPY}".'
         )
     try:
         module = importlib.import_module("numba.cuda")
         simulated = importlib.import_module("numba").config.ENABLE_CUDASIM
-    except Exception as error:  # its modules raise any kind if versions do not match
+    except Exception as error:  # modules of numba-cuda raise any kind of exception if versions do not match
         raise MissingDependencyError(
             f"numba-cuda {found} cannot be imported with numba {_version('numba')}, NumPy {numpy} and cuda-bindings "
             f"{_version('cuda-bindings')}: {type(error).__name__}: {error}. "

@@ -48,94 +48,95 @@ def numba_cuda_kernel(
     """Make a function of JAX arrays from a Numba CUDA kernel; without the kernel, return a decorator.
 
     The kernel is compiled once for each combination of dtypes and ranks. Its launch is recorded once for each
-    combination of shapes and replayed by machine code, without Python and the GIL; XLA may capture it in CUDA graphs.
-    The kernel's parameters are its inputs, then its outputs, as C-contiguous device arrays over XLA's own memory (0-d
-    arrays for scalars: read ``x[()]``). Inputs are read-only. Outputs begin with arbitrary values unless *output_init*
-    is given, so the kernel must write every element. As in C, indices are not checked.
+    combination of shapes. Machine code replays the launch, without Python and the GIL, and XLA may capture it in CUDA
+    graphs. The kernel's parameters are its inputs, then its outputs, as C-contiguous device arrays over XLA's own
+    memory (read a 0-d array as ``x[()]``). Inputs are read-only. Outputs begin with arbitrary values unless
+    *output_init* is given, so the kernel must write every element. As in C, indices are not checked.
 
-    Give either *grid* and *block*, or *launch_dims*. Each of them may be a function of the inputs' shape/dtype structs,
-    and of scalars that it has parameters for, so that one wrapper serves every size; it must return the same each time.
-    The values of these scalars must be known when a call is traced, and each value is compiled. In a program that is
-    split over devices, the function is called with the shapes of a device's part. A launch of no threads, where an
-    extent is 0, only fills the outputs with *output_init*, or zeros.
+    Give either *grid* and *block*, or *launch_dims*. Each of these may be a function of the inputs' shape/dtype structs
+    and of the scalars that it has parameters for, so that one wrapper serves every size. The function must return the
+    same each time. The values of its scalars must be known when a call is traced, and each value is compiled. In a
+    program that is split over devices, the function is called with the shapes of a device's part. If an extent of the
+    launch is 0, no threads are launched: outputs are only filled with *output_init*, or zeros.
 
     In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled
-    again, with checks, and runs on copies of its arrays; each call waits until it has finished. Errors report an
-    exception of the kernel, with its thread; the first element of an output that it did not write, or of an input that
-    it changed; a write just outside of an array; and an illegal memory access, with the kernel's name. Other indices
-    are not checked, as Numba CUDA has no ``boundscheck``. Exceptions are not reported by kernels with more than 48 KiB
-    of dynamic shared memory, nor from device functions that were compiled without ``debug=True``.
+    again, with checks, and runs on copies of its arrays; each call waits until the kernel has finished. Errors report
+    an exception of the kernel, with its thread; the first output element that the kernel did not write, or the first
+    input element that it changed; a write just outside of an array; and an illegal memory access, with the kernel's
+    name. Other indices are not checked, as Numba CUDA has no ``boundscheck``. Exceptions are not reported for kernels
+    with more than 48 KiB of dynamic shared memory, nor for device functions compiled without ``debug=True``.
 
     Args:
       kernel: a function decorated with ``numba.cuda.jit``. Its options apply (``fastmath``, ``max_registers``,
-        ``link``, …); declared signatures do not, as it is compiled anew for the types of each call. A kernel that
+        ``link``, …). Declared signatures do not: the kernel is compiled anew for the types of each call. A kernel that
         synchronises its grid (``cuda.cg.this_grid().sync()``) is launched cooperatively.
-      outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        them for the inputs' structs, so that one wrapper serves every size, and for scalars that it has parameters for,
-        whose values must then be known when a call is traced. Tuples, lists and named tuples are in the order of the
-        kernel's output parameters; a dictionary has their names as its keys.
-      grid: blocks: an integer, or a tuple of up to three, along x, y and z.
-      block: threads of a block, likewise: 1024 at most altogether.
-      launch_dims: threads altogether: an integer, or a tuple of up to three along x, y and z. Blocks have
-        *threads_per_block* threads in one dimension, (16, 16) in two and (8, 8, 4) in three; the grid has enough blocks
-        to cover *launch_dims*. The kernel must ignore the surplus threads.
+      outs: the outputs' shapes and dtypes: a struct (``jax.ShapeDtypeStruct``) or a pytree of structs; or a function
+        that returns these, so that one wrapper serves every size. The function gets the inputs' structs, and those
+        scalars that it has parameters for; their values must be known when a call is traced. Tuples, lists and named
+        tuples are in the order of the kernel's output parameters; a dictionary has the parameters' names as its keys.
+      grid: the number of blocks: an integer, or a tuple of up to three integers, along x, y and z.
+      block: the number of threads of a block, likewise; at most 1024 in total.
+      launch_dims: the total number of threads: an integer, or a tuple of up to three integers, along x, y and z. Blocks
+        have *threads_per_block* threads in one dimension, (16, 16) in two and (8, 8, 4) in three; the grid has enough
+        blocks to cover *launch_dims*. The kernel must ignore the surplus threads.
       threads_per_block: threads of a block for *launch_dims* of one dimension.
-      shared_mem: bytes of dynamic shared memory of a block (``cuda.shared.array(0, dtype)``), also above 48 KiB:
-        together with shared arrays of a fixed size, up to the limit of the device.
-      output_init: the initial value of outputs: a number for all of them, or a tuple, or the structure of *outs*, with
-        a number or None for each.
-      batch_axis: ``"x"``, ``"y"`` or ``"z"``: a batch (``jax.vmap``, nested or not) is one launch, and this axis of the
-        grid counts its slices. Each of the kernel's arrays then has an additional first dimension, to be indexed with
-        ``cuda.blockIdx.x`` (or ``.y``, ``.z``), of extent 1 without a batch. The given launch must have the extent 1 on
-        this axis. None: each slice is a launch.
-      vmap_method: the implementation of ``jax.vmap``. ``"native"`` (as ``"expand_dims"``): one call, with a launch for
-        each slice (see *batch_axis*); ``"broadcast_all"``: the same with every input copied to the batch's size;
+      shared_mem: bytes of dynamic shared memory of a block (``cuda.shared.array(0, dtype)``). Together with shared
+        arrays of a fixed size, a block may have more than 48 KiB, up to the limit of the device.
+      output_init: the outputs' initial values: a number for all outputs; or a tuple, or the structure of *outs*, with a
+        number or None for each output.
+      batch_axis: ``"x"``, ``"y"`` or ``"z"``: a batch (``jax.vmap``, nested or not) is one launch, with one block for
+        each slice along this axis of the grid. Each of the kernel's arrays then has an additional first dimension, to
+        be indexed with ``cuda.blockIdx.x`` (or ``.y``, ``.z``); without a batch, its extent is 1. The given launch must
+        have the extent 1 on this axis. None: each slice is a launch.
+      vmap_method: the behaviour under ``jax.vmap``. ``"native"`` (same as ``"expand_dims"``): one call, with a launch
+        for each slice (see *batch_axis*); ``"broadcast_all"``: the same with every input copied to the batch's size;
         ``"sequential"``: one call after the other; ``"sequential_unrolled"``: likewise, for a batch of a known size;
-        None: an error. A function, often another wrapped kernel, computes the whole batch instead: ``function(*inputs,
-        **scalars) -> results``, where each array has the batch as its first dimension. Nested levels are flattened into
-        one dimension, and an input that is not mapped is repeated. With a mapped scalar, ``"native"`` is used.
+        None: an error. A function given here computes the whole batch: ``function(*inputs, **scalars) -> results``,
+        where each array has the batch as its first dimension. For the function, nested ``jax.vmap`` levels are
+        flattened into one dimension, and an unmapped input is repeated. If a scalar is mapped, ``"native"`` replaces
+        the function.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
-        place. Both parameters are then the same memory, and only the output may be written. JAX copies the input
-        first if it is used elsewhere.
+        place. Both parameters then have the same memory; the kernel may write it only by the output parameter. JAX
+        copies the input first if it is used again.
       has_side_effect: whether to keep every call. Otherwise JAX treats the kernel as a pure function: it may merge
-        equal calls and drop unused ones. Required if there are no outputs.
+        equal calls and drop unused ones. Required without outputs.
       reference: ``reference(*inputs, **scalars) -> results``, a plain JAX function that computes the same. Derivatives
         of both modes and all orders are taken from it, in scalars too; the results still come from the kernel.
       jvp: ``jvp(primals, tangents, **scalars) -> tangents of the results``, for forward mode. It may call other
         kernels. Integer inputs have the tangent None.
       vjp: ``vjp(primals, results, cotangents, **scalars) -> cotangents of the inputs``, for reverse mode; None for
-        integers and for zeros. If *jvp* or *reference* is also given, both modes work; higher orders differentiate the
+        integers and for zeros. Together with *jvp* or *reference*, both modes work; higher orders differentiate the
         reference, or else *jvp* and *vjp*.
-      transpose: ``{input: function}`` for inputs in which the kernel is linear if the others are fixed.
-        ``function(inputs, cotangents, **scalars)`` returns the cotangent of the input; linear inputs are passed to it
-        as None. A tuple of inputs as a key means that the kernel is jointly linear in them; its function returns a
-        tuple. It defines both modes and all orders.
-      sharding_rule: how a call is split over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
-        Factors that are missing in the outputs are summed over the devices. A factor in brackets,
-        ``"i [j] -> i [j]"``, is not split, as required for a mean, a maximum or a sum with a bias. Without a rule, a
-        call gathers its inputs and runs on each device; `jax.shard_map` works with and without one.
+      transpose: ``{input: function}`` for inputs that the kernel is linear in while the others are fixed.
+        ``function(inputs, cotangents, **scalars)`` returns the input's cotangent; the linear inputs are None in its
+        argument *inputs*. A key may be a tuple of inputs that the kernel is jointly linear in; its function returns a
+        tuple. Derivatives of all orders and both modes follow from *transpose*.
+      sharding_rule: the split of a call over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
+        Factors (the letters) that the outputs lack are summed over the devices. A factor in brackets, as ``j`` in
+        ``"i [j] -> i [j]"``, is not split; a mean, a maximum or a sum with a bias needs that. Without a rule, a call
+        gathers its inputs and runs on each device; `jax.shard_map` works with or without a rule.
 
     Returns:
-      A function of the inputs, and of scalars by keyword: numbers, arrays without dimensions, or values that JAX
-      computes. A scalar fills the parameter of its name, at any position, and a parameter's default is used as in
-      Python. It is passed to the kernel by value: a Python number as int64 or float64, another value with its own
-      dtype. A new value compiles and records nothing. The result has the structure of *outs*.
+      A function of the inputs by position, and of scalars by keyword: numbers, 0-d arrays, or traced values. A scalar
+      fills the parameter of its name, at any position, and a parameter's default is used as in Python. A scalar is
+      passed to the kernel by value: a Python number as int64 or float64, another value with its own dtype. A new value
+      compiles and records nothing. The result has the structure of *outs*.
 
     Raises:
       KernelTypeError: if *kernel* is not a kernel decorated with ``cuda.jit``.
-      LaunchError: if the launch is given twice, in part or not at all, or is larger than any device takes, or if
+      LaunchError: if the launch is given twice, in part or not at all, or is larger than any device allows, or if
         *output_init* or *batch_axis* is invalid.
       MissingDependencyError: if numba-cuda is missing, too old, or does not work with the installed NumPy or Numba.
       SettingError: if Numba is set to simulate a GPU.
-      OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
+      OutputSpecError: if *outs* has leaves without shape and dtype, or is empty and *has_side_effect* is False.
       AliasError: if *input_output_aliases* is invalid, or shares an output that has an *output_init*.
-      VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
-      ShardingRuleError: if *sharding_rule* is not a rule, or sums an output whose *output_init* is not 0.
+      VmapMethodError: if *vmap_method* is unknown, or if it is a function and the kernel has a side effect.
+      ShardingRuleError: if *sharding_rule* is invalid, or sums an output whose *output_init* is not 0.
 
-    The returned function raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and, if functions give
-    the launch, `LaunchError` when it is traced. When it is lowered it raises `DeviceError` if there is no GPU,
-    `LaunchError` if the GPU does not take the launch, and `CompileError` if Numba cannot compile the kernel: a
-    `ReadOnlyInputError` if that is because the kernel writes to an input.
+    When the returned function is traced, it raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and,
+    if functions give the launch, `LaunchError`. When it is lowered, it raises `DeviceError` if there is no GPU,
+    `LaunchError` if the GPU does not allow the launch, `CompileError` if Numba rejects the kernel, and
+    `ReadOnlyInputError` if the reason is a write to an input.
 
     Example:
       >>> from functools import partial

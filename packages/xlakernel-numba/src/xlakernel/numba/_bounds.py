@@ -1,7 +1,7 @@
-"""Bounds checks whose errors have the index, the axis, its extent, and the line.
+"""Bounds checks with errors that contain the index, the axis and its extent, and the line.
 
 Numba's own message is only "index is out of bounds", because its check raises an exception with constant arguments.
-Kernels that are compiled for debug mode have a check of this module instead, which raises an exception with run-time
+Kernels that are compiled for debug mode have the check of this module instead. It raises an exception with run-time
 arguments.
 """
 
@@ -21,7 +21,7 @@ _NUMBA = str(Path(numba.__file__).parent)
 
 
 class OutOfBounds(IndexError):
-    """Constructor of an `IndexError`; a class, because machine code can only call classes."""
+    """Constructor of an `IndexError`. It is a class, because Numba's code raises an exception by calling its class."""
 
     def __new__(cls, index: int, axis: int | None, extent: int) -> IndexError:  # type: ignore[misc]
         """Return a plain `IndexError` with a message like NumPy's."""
@@ -66,7 +66,7 @@ def _statement_of_user(statements: list[Any]) -> tuple[str | None, Any]:
 
 
 def _emit_check(context: Any, builder: Any, index: Any, extent: Any, axis: Any, statement: tuple[Any, Any]) -> None:
-    """Emit the check, unsigned, so that a negative index exceeds every extent."""
+    """Emit the bounds check. Its comparison is unsigned, so that a negative index exceeds every extent."""
     with cgutils.if_unlikely(builder, builder.icmp_unsigned(">=", index, extent)):
         arguments = (_as_written(index, extent), axis, extent)
         kinds = [types.intp if isinstance(argument, ir.Value) else None for argument in arguments]
@@ -75,7 +75,7 @@ def _emit_check(context: Any, builder: Any, index: Any, extent: Any, axis: Any, 
 
 
 def _as_written(index: Any, extent: Any) -> Any:
-    """Return the index as the source code has it, before Numba adds the extent to a negative one."""
+    """Return the index as the source code has it, before Numba adds the extent to a negative index."""
     if isinstance(index, ir.instructions.SelectInstr):
         _, counted, written = index.operands
         if getattr(counted, "opname", None) == "add" and set(counted.operands) == {written, extent}:

@@ -1,11 +1,11 @@
 """Compiled kernels on disk, for functions decorated with ``njit(cache=True)``.
 
 Numba's own cache cannot be used. Its key contains neither the compile options nor the helpers of a kernel. Its index
-lets two processes write different kernels under one number. And the functions in its object code have names that are
-unique only within one process (``helper$2``), so that code of two processes, loaded in a third, calls the wrong helper.
+lets two processes write different kernels under one number. The functions in its object code have names, such as
+``helper$2``, that are unique only within one process: code of two processes, loaded in a third, calls wrong helpers.
 
-Here a kernel is one file of `xlakernel.core.code_files`, with a fingerprint of all that determines the code. All
-functions in its object code are internal, except the entry, which has the fingerprint as its name.
+Here a kernel is one file of `xlakernel.core.code_files`, named by a fingerprint of everything that determines the code.
+All functions in its object code are internal, except the entry; the name of the entry contains the fingerprint.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LoadedKernel:
     takes_gil: bool
 
 
-_loaded: dict[str, LoadedKernel] = {}  # by fingerprint; loaded once, because symbols must be unique
+_loaded: dict[str, LoadedKernel] = {}  # by fingerprint; each kernel is loaded once, because symbols must be unique
 
 
 class _NotStorableError(Exception):
@@ -82,9 +82,9 @@ def code_fingerprint(dispatcher: Any, functions: Sequence[Any], content: str, si
 
 
 def _place(function: Any) -> tuple[Any, ...]:
-    """Return the source location of a function, which its exceptions contain and a fingerprint of content does not.
+    """Return the source location of a function. Its exceptions contain the location; a fingerprint of content does not.
 
-    The folder is left out for a notebook's cells, where it is different in each process.
+    For a notebook's cell, the folder is left out, because it is different in each process.
     """
     function = getattr(function, "py_func", function)
     code = getattr(function, "__code__", None)
@@ -107,8 +107,8 @@ def read_kernel(fingerprint: str, dispatcher: Any, signature: tuple[types.Type, 
             return None
         codegen = dispatcher.targetctx.codegen()
         entry = ExternalFunctionDescriptor(_entry(fingerprint), types.none, signature)
-        takes_gil = b"numba_gil_ensure" in object_code  # among the symbols that it is linked to
-        with uninterrupted():  # LLVM cannot load it a second time
+        takes_gil = b"numba_gil_ensure" in object_code  # the symbol of a function that the code calls
+        with uninterrupted():  # LLVM cannot load the code a second time
             library = load_object_code(codegen, _entry(fingerprint), object_code, [_entry(fingerprint)])
             for environment in environments:
                 codegen.set_env(environment.env_name, environment)
@@ -119,7 +119,7 @@ def read_kernel(fingerprint: str, dispatcher: Any, signature: tuple[types.Type, 
 def write_kernel(fingerprint: str, compiled: Any, owned: Sequence[Any]) -> None:
     """Store Numba's compile result, or warn that it cannot be stored; *owned* is ``Examination.owned``."""
     try:
-        if owned:  # an objmode block would change copies of them
+        if owned:  # in another process, an objmode block would change copies of these objects
             kind = type(owned[0]).__name__
             raise _NotStorableError(f"its objmode block may use an object in a closure or a default value ({kind}).")
         content = _serialized(fingerprint, compiled)
@@ -135,7 +135,7 @@ def _serialized(fingerprint: str, compiled: Any) -> bytes:
     library = compiled.library
     text = library.get_llvm_str()
     if _UNRESOLVED in text:
-        # Numba resolves the address of a recursive function when it compiles it, but not when it reads it:
+        # Numba resolves the address of a recursive function when it compiles the code, but not when it loads the code:
         # https://github.com/numba/numba/issues/6061
         raise _NotStorableError("it or a helper is recursive, and the code contains an address (numba issue 6061).")
     if library.has_dynamic_globals:

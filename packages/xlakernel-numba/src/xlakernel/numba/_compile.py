@@ -1,4 +1,4 @@
-"""Compilation of a Numba function for the types of a call, and registration of its handler."""
+"""Compilation of a Numba function for the types of a call, and registration of its handler, which XLA calls."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from .pickles import dump_function, load_function
 
 _Scalars = Mapping[str, Scalar]
 
-# Copies of dispatchers are called by handlers alone and need no entry for Python or C.
+# Only handlers call our copies of dispatchers, so that these need no entry for Python or C.
 _NO_WRAPPERS = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
@@ -70,8 +70,8 @@ class NumbaKernel(Kernel):
 
     @property
     def content(self) -> str | None:
-        """The fingerprint for comparison with another process; None if it cannot be compared."""
-        with COMPILER.lock:  # a thread that compiles may have replaced implementations
+        """The fingerprint for comparison with another process; None if the kernel cannot be compared."""
+        with COMPILER.lock:  # while another thread compiles, implementations may be replaced
             found = COMPILER.examine(self.dispatcher)
         return None if found.unknown else found.content
 
@@ -104,7 +104,7 @@ class NumbaKernel(Kernel):
         return Target(self.register(arguments, {"ordered": ordered, "debug": debug}))
 
     def _arguments(self, inputs: Sequence[Struct], outs: Sequence[Struct], scalars: _Scalars) -> list[Argument]:
-        """Return the buffers of the kernel's parameters."""
+        """Return the argument for each of the kernel's parameters."""
         buffers = iter(
             argument(f"{self.name}: {source} {i}", source, i, struct.dtype, len(struct.shape))
             for source, structs in (("input", inputs), ("output", outs))
@@ -126,12 +126,13 @@ class NumbaKernel(Kernel):
         """Register the kernel and return its name: *target*, or a name that identifies its code."""
         function = self.dispatcher.py_func
         types_ = ", ".join(f"{a.source[0]}{a.index} {a.content}" for a in arguments)
-        # Building acquires Numba's lock while it holds the registry's lock. To exclude a deadlock, Numba's lock is
-        # acquired before both. It also prevents other threads from compiling a helper between fingerprint and use.
-        # Its lock in C: after an exception of a signal's handler at the end of the wait, Numba's own would stay locked.
+        # `ensure_registered` holds the registry's lock while it builds the kernel, which acquires Numba's lock. Numba's
+        # lock is acquired here first, so that all threads acquire the two in one order and cannot deadlock. It also
+        # keeps other threads from compiling a helper between fingerprint and use. `_lock` is the lock in C: Numba's own
+        # object would stay locked if a signal handler raised an exception at the end of the wait.
         with global_compiler_lock._lock:
             found = COMPILER.examine(self.dispatcher)
-            digest = found.digest  # the recipe, which is kept, refers to it and not to the copies of arrays in *found*
+            digest = found.digest  # the recipe is kept; a reference to *found* would keep its copies of arrays too
             content = fingerprint(digest, {**environment(), **mode})
             # The fingerprint of a kernel with unknown references is different in each process, so that a file would
             # never be read. Hidden helpers are not copied, so their code may be older than the fingerprint
@@ -149,7 +150,7 @@ class NumbaKernel(Kernel):
     def _place_suffix(self) -> str:
         """Return a suffix that distinguishes equal code at two places, so that errors name the right line.
 
-        An importable function has one place, and no suffix: its name is the same wherever it is installed.
+        An importable function has one place and no suffix: its target has the same name on every machine.
         """
         if is_importable(self.dispatcher):
             return ""
@@ -189,7 +190,7 @@ class NumbaKernel(Kernel):
     def _load_or_compile(
         self, own: Any, signature: tuple[types.Type, ...], content: str | None, found: Examination
     ) -> Any:
-        """Return Numba's compile result, through the cache on disk if there is a fingerprint *content*."""
+        """Return Numba's compile result, through the on-disk cache unless *content* is None."""
         if content is None:
             return self._compile(own, signature)
         fingerprint = code_fingerprint(own, found.functions, content, signature)
@@ -207,7 +208,7 @@ class NumbaKernel(Kernel):
             if not is_of_numba(error):
                 raise
             given = dict(zip(self.parameters, signature, strict=True))
-            # The frames are internal to Numba, and its message is part of ours.
+            # By default the cause is omitted: its frames are internal to Numba, and our message contains its message.
             cause = error if numba.config.FULL_TRACEBACKS else None
             raise compile_error(self.name, given, error, _HINTS, lambda other: own.compile(tuple(other))) from cause
         compiled = own.overloads[signature]
@@ -224,10 +225,10 @@ class NumbaKernel(Kernel):
         return compiled
 
     def _own_dispatcher(self, copies: OwnCopies, *, debug: bool) -> Any:
-        """Return a copy of the dispatcher, which calls copies of its helpers.
+        """Return a copy of the dispatcher that calls copies of the helpers.
 
         The user's dispatcher may be limited to declared signatures, and may hold code that was compiled before a global
-        changed. Its cache file must not contain code for handlers.
+        changed. The cache file of the user's dispatcher must not contain code for handlers.
         """
         own, _ = COMPILER.kernels.copy(self.dispatcher, copies.function)
         own.targetoptions.update({"boundscheck": True} if debug else _NO_WRAPPERS)

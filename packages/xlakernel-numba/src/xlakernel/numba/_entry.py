@@ -1,6 +1,7 @@
-"""Helpers that only compiled code calls: without an entry for Python, and without machine code of their own.
+"""Compilation of helpers that only compiled code calls, without an entry for Python and without machine code.
 
-Numba generates the machine code of each function, although its callers link its optimised code and generate it again.
+By default Numba generates machine code for each helper, although callers link the helper's optimised LLVM code and
+generate machine code from it again.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from xlakernel.core.backend.native import dispatcher_parts, make_dispatcher
 
 
 def without_entry(dispatcher: Any) -> None:
-    """Make *dispatcher*, which has no code yet, compile for other compiled code alone.
+    """Make *dispatcher*, which has no code yet, compile only for calls from compiled code.
 
-    If Python calls it all the same, as the definition of an ``overload`` may, it is compiled once more with an entry.
+    If Python calls it nevertheless, as the definition of an ``overload`` may, a copy is compiled with an entry.
     """
 
     @functools.cache
     def with_entry() -> Any:
         function, *others = dispatcher_parts(dispatcher)
-        # A copy: Numba takes two dispatchers of one function, of which one calls the other, for a recursion.
+        # The function is copied: Numba mistakes a call between two dispatchers of one function for a recursion.
         made = make_dispatcher(_copy(function), *others)
         made.targetoptions["no_cpython_wrapper"] = False
         return made
 
     def add_overload(result: Any) -> None:
-        # Numba would also add the entry to the table that calls from Python use.
+        # Numba's own method would also add the entry, which is missing, to the table for calls from Python.
         dispatcher.overloads[tuple(result.signature.args)] = result
 
     dispatcher.targetoptions["no_cpython_wrapper"] = True
@@ -52,17 +53,17 @@ def _copy(function: Any) -> Any:
 
 
 class _LinkedCompiler(Compiler):  # type: ignore[misc]  # Numba has no stubs
-    """A compiler into a `_LinkedLibrary`."""
+    """A compiler that puts its result into a `_LinkedLibrary`."""
 
     def __init__(self, typing_context: Any, context: Any, library: Any, *arguments: Any) -> None:
         super().__init__(typing_context, context, library or _LinkedLibrary(context.codegen(), "helper"), *arguments)
 
 
 class _LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
-    """Code that others link; its machine code is generated when an address in it is asked for.
+    """LLVM code for other libraries to link. Machine code is generated only when the address of a function is needed.
 
-    A recursive call is one of an address, which Numba resolves when there is machine code of the function. A library
-    with such a call is generated at once, and those with the functions before it.
+    A recursive call uses the address of a function, which Numba resolves once the function has machine code. A library
+    with such a call is therefore generated at once, after the libraries that contain the functions called.
     """
 
     #: The libraries without machine code, by the names of their functions.
@@ -104,7 +105,7 @@ class _LinkedLibrary(JITCodeLibrary):  # type: ignore[misc]
         return [variable.name.removeprefix(prefix) for variable in variables if variable.name.startswith(prefix)]
 
     def _define_environments(self) -> None:
-        """Define the variables of Numba's environments, which Numba sets, and which code that links this one uses."""
+        """Define the variables of Numba's environments. Numba sets them, and code that links this library uses them."""
         variables = [str(v) for v in self._final_module.global_variables if v.linkage == Linkage.common]
         if variables:
             self._codegen._add_module(parse_assembly("\n".join(variables)))

@@ -41,8 +41,8 @@ def _check_arguments(target: str, kernel: NumbaKernel, arguments: Sequence[Argum
     counted = all(indices == list(range(len(indices))) for indices in given.values())
     if not counted or sum(map(len, given.values())) != len(arguments) or len(arguments) != count:
         raise ExportError(
-            f"deserialize: {target!r} passes to the kernel {kernel.name}, which has {count} parameters, the "
-            f"arguments {given}. The program is damaged, or was not written by xlakernel.core.export; do not load it."
+            f"deserialize: {target!r} passes the arguments {given} to the kernel {kernel.name}, which has {count} "
+            "parameters. The program is damaged, or was not written by xlakernel.core.export; do not load it."
         )
 
 

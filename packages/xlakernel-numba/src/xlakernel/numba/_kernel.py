@@ -31,80 +31,78 @@ def numba_kernel(
 ) -> Callable[..., Any]:
     """Make a function of JAX arrays from a Numba CPU kernel; without the kernel, return a decorator.
 
-    The kernel is compiled once for each combination of dtypes and ranks, into a handler that XLA calls as machine
-    code, without Python and the GIL. Its parameters are the inputs and then the outputs, all of them C-contiguous
-    arrays in XLA's memory (read a 0-d array as ``x[()]``), and it returns nothing. Inputs are read-only. Outputs begin
-    with arbitrary values, so the kernel must write every element. As in C, indices are not checked: develop in debug
-    mode.
+    The kernel is compiled once for each combination of dtypes and ranks. XLA calls the machine code without Python and
+    the GIL. The kernel's parameters are the inputs and then the outputs, all of them C-contiguous arrays in XLA's
+    memory (read a 0-d array as ``x[()]``). The kernel returns nothing. Inputs are read-only. Outputs begin with
+    arbitrary values, so the kernel must write every element. As in C, indices are not checked: develop in debug mode.
 
     In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel is compiled
-    again with checks of all indices in it and in the njit functions that it calls; negative indices count from the end
-    as usual. It runs on copies of its arrays, and an error names the first element of an output that it did not write,
-    or of an input that it changed. An element that still has its initial value may be unwritten, or written with that
-    very value; to decide, the kernel runs again from other initial values, at most eight times. A kernel with
-    ``has_side_effect`` runs only once, so that unwritten elements of one or two bytes, other than bools, are not
-    detected. Indices in ufuncs, in ``x.flat``, in functions that are part of Numba, and in implementations declared
-    with ``numba.extending`` are not checked; of their wrong writes, only those next to an array are detected.
+    again, with checks of all indices in the kernel and in the njit functions that it calls; negative indices count from
+    the end as usual. The kernel runs on copies of its arrays. An error names the first output element that the kernel
+    did not write, or the first input element that it changed. An output element that still has its initial value may be
+    unwritten, or written with this value; to decide, the kernel runs again from other initial values, at most eight
+    times. A kernel with *has_side_effect* runs only once; its unwritten elements of one or two bytes, other than bools,
+    are not detected. Indices are not checked in ufuncs, in ``x.flat``, in functions that are part of Numba, and in
+    implementations declared with ``numba.extending``; a wrong write by these is detected only next to an array.
 
     As under ``jax.jit``, the compiled code contains the values that globals, closure cells and module attributes have
-    when the call is lowered; arrays among them are copied. Helpers of all kinds are compiled again with these values,
-    even if Numba has compiled them with other values in this process or has them in its on-disk cache.
+    when the call is lowered; arrays among them are copied. Functions of all kinds that the kernel calls are compiled
+    again with these values, even if Numba has compiled them with other values or has them in its on-disk cache.
 
     Args:
       kernel: a function decorated with ``numba.njit``, with any of its options, including ``parallel=True`` and
         ``cache=True``.
-      outs: the shapes and dtypes of the outputs, as a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that
-        returns them for the structs of the inputs, so that one wrapper serves every size. The function may also have
-        parameters for scalars, which must then be known when a call is traced. Tuples, lists and named tuples have the
-        order of the kernel's output parameters; a dictionary has their names as keys.
-      vmap_method: the implementation of ``jax.vmap``. ``"native"`` (or ``"expand_dims"``): the handler loops over the
-        batch in one call, in several threads if that pays. ``"broadcast_all"``: likewise, with every input copied to
-        the size of the batch. ``"sequential"``: one call after the other; ``"sequential_unrolled"``: likewise, for a
-        batch of a known size. None: an error. With each of these methods, the kernel gets arrays of the ranks that it
-        was written for. A function, often another wrapped kernel, computes the whole batch: ``function(*inputs,
-        **scalars) -> results``, where the first dimension of each array is the batch. Nested levels are merged into one
-        dimension, and an input that is not mapped is repeated. If a scalar is mapped, the method ``"native"`` is used
-        instead.
-      input_output_aliases: inputs that share memory with an output, ``{input: output}``, for kernels that update in
-        place. Both parameters are the same memory, and only the output may be written. JAX copies the input first if
-        it is used elsewhere.
+      outs: the outputs' shapes and dtypes: a struct (``jax.ShapeDtypeStruct``) or a pytree of structs; or a function
+        that returns these, so that one wrapper serves every size. The function gets the inputs' structs, and those
+        scalars that it has parameters for; their values must be known when a call is traced. Tuples, lists and named
+        tuples are in the order of the kernel's output parameters; a dictionary has the parameters' names as its keys.
+      vmap_method: the behaviour under ``jax.vmap``. ``"native"`` (same as ``"expand_dims"``): one call, which loops
+        over the slices of the batch, in several threads if that pays; ``"broadcast_all"``: the same with every input
+        copied to the batch's size; ``"sequential"``: one call after the other; ``"sequential_unrolled"``: likewise, for
+        a batch of a known size; None: an error. With each of these methods, the kernel gets arrays of the ranks that it
+        was written for. A function given here computes the whole batch: ``function(*inputs, **scalars) -> results``,
+        where each array has the batch as its first dimension. For the function, nested ``jax.vmap`` levels are
+        flattened into one dimension, and an unmapped input is repeated. If a scalar is mapped, ``"native"`` replaces
+        the function.
+      input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
+        place. Both parameters then have the same memory; the kernel may write it only by the output parameter. JAX
+        copies the input first if it is used again.
       has_side_effect: whether to keep every call. Otherwise JAX treats the kernel as a pure function: it may merge
         equal calls, drop unused ones, and run the slices of a batch at the same time. Required without outputs.
-      reference: ``reference(*inputs, **scalars) -> results``, a plain JAX function with the same results. It defines
-        the derivatives of both modes and all orders, including those with respect to scalars; the results still come
-        from the kernel.
+      reference: ``reference(*inputs, **scalars) -> results``, a plain JAX function that computes the same. Derivatives
+        of both modes and all orders are taken from it, in scalars too; the results still come from the kernel.
       jvp: ``jvp(primals, tangents, **scalars) -> tangents of the results``, for forward mode. It may call other
         kernels. Integer inputs have the tangent None.
       vjp: ``vjp(primals, results, cotangents, **scalars) -> cotangents of the inputs``, for reverse mode; None for
         integers and for zeros. Together with *jvp* or *reference*, both modes work; higher orders differentiate the
         reference, or else *jvp* and *vjp*.
-      transpose: ``{input: function}`` for inputs in which the kernel is linear if the others are fixed.
-        ``function(inputs, cotangents, **scalars)`` returns the cotangent of the input; linear inputs are passed to it
-        as None. A tuple of inputs as a key means that the kernel is jointly linear in them; its function returns a
-        tuple. It defines both modes and all orders.
-      sharding_rule: the partition of a call over devices under ``jax.jit``, einsum-like, such as
-        ``"m k, k n -> m n"``. Factors that are missing in the outputs are summed over the devices. A factor in
-        brackets, ``"i [j] -> i [j]"``, is not split, as required for a mean, a maximum or a sum with a bias. Without a
-        rule, a call gathers its inputs and runs on each device; `jax.shard_map` works with and without one.
+      transpose: ``{input: function}`` for inputs that the kernel is linear in while the others are fixed.
+        ``function(inputs, cotangents, **scalars)`` returns the input's cotangent; the linear inputs are None in its
+        argument *inputs*. A key may be a tuple of inputs that the kernel is jointly linear in; its function returns a
+        tuple. Derivatives of all orders and both modes follow from *transpose*.
+      sharding_rule: the split of a call over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
+        Factors (the letters) that the outputs lack are summed over the devices. A factor in brackets, as ``j`` in
+        ``"i [j] -> i [j]"``, is not split; a mean, a maximum or a sum with a bias needs that. Without a rule, a call
+        gathers its inputs and runs on each device; `jax.shard_map` works with or without a rule.
 
     Returns:
-      A function of the inputs, and of scalars by keyword: numbers, 0-d arrays, or traced values. A scalar is the
-      argument for the parameter of its name, in any position, and defaults apply as in Python. It is passed by value: a
-      Python number in NumPy's dtype for it, such as int64, any other value in its own. A new value compiles nothing.
-      The result has the structure of *outs*.
+      A function of the inputs by position, and of scalars by keyword: numbers, 0-d arrays, or traced values. A scalar
+      fills the parameter of its name, at any position, and a parameter's default is used as in Python. A scalar is
+      passed to the kernel by value: a Python number with NumPy's dtype for it, such as int64, another value with its
+      own dtype. A new value compiles nothing. The result has the structure of *outs*.
 
     Raises:
       KernelTypeError: if *kernel* is not an ``njit`` function.
-      OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
+      OutputSpecError: if *outs* has leaves without shape and dtype, or is empty and *has_side_effect* is False.
       AliasError: if *input_output_aliases* is invalid.
-      VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
-      ShardingRuleError: if *sharding_rule* is not a rule.
+      VmapMethodError: if *vmap_method* is unknown, or if it is a function and the kernel has a side effect.
+      ShardingRuleError: if *sharding_rule* is invalid.
 
     The returned function raises, when it is traced or lowered: `ArityError`, `InputError`, `DtypeError`,
     `StaticArgumentError`, `OutputSpecError` for the keys of a dictionary and for the result of a function *outs*,
     `CompileError` if Numba rejects the kernel, and `ReadOnlyInputError` if the reason is a write to an input. (Numba
     does not detect writes through ``x.flat``, ``np.nditer``, ``np.fill_diagonal``, the ``out`` of ``np.dot`` and, in
-    some versions, ``np.ascontiguousarray``, which would change the caller's array. Debug mode does.) An exception in
+    some versions, ``np.ascontiguousarray``. These change the caller's array; debug mode detects them.) An exception in
     the kernel, also inside ``prange``, becomes JAX's error for a failed execution, with the exception's type, message,
     file and line.
 

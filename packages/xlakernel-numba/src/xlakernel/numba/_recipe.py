@@ -1,4 +1,4 @@
-"""Description of Numba's CPU compiler and of the kinds of helpers that kernels call, for core."""
+"""Description of Numba's CPU compiler, and of the kinds of helpers that kernels call, for `xlakernel.core`."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from ._recipe import COMPILER
 def fingerprint(functions: Any) -> str:
     """Return the fingerprint of *functions*, their references, and implementations declared with ``numba.extending``.
 
-    Implementations are those for the CPU. A thread that compiles replaces them for that time, hence the lock.
+    The implementations are those for the CPU. A thread may replace them while it compiles, hence the lock.
     """
     with COMPILER.lock:
         return examine(functions, None, COMPILER.declarations()).digest

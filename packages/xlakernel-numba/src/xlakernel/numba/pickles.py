@@ -22,8 +22,8 @@ class _Function(NamedTuple):
 def dump_function(dispatcher: Any) -> bytes:
     """Pickle a function of ``numba.njit`` with the present values of its globals.
 
-    Numba's own pickles contain an identifier, for which Numba returns a previously unpickled object with the globals of
-    that time.
+    Numba's own pickles contain an identifier. If Numba has unpickled an object with the same identifier, it returns
+    that object, with the globals of that time.
     """
     return dumps(COMPILER, dispatcher)
 
@@ -34,7 +34,7 @@ def load_function(pickled: bytes) -> Any:
 
 
 def reduce(value: Any) -> tuple[Any, ...]:
-    """Return what ``__reduce__`` of a named tuple with functions of ``numba.njit`` returns."""
+    """Return the result of ``__reduce__`` for a named tuple that contains functions of ``numba.njit``."""
     fields = [_Function(dump_function(field)) if isinstance(field, Dispatcher) else field for field in value]
     return _made, (type(value), *fields)
 
@@ -45,5 +45,5 @@ def _made(kind: Any, *fields: Any) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _loaded(pickled: bytes) -> Any:
-    """Return the function of a pickle: the same one for equal pickles, so that what calls it is compiled once."""
+    """Return the function of a pickle. Equal pickles give the same function, so that its callers are compiled once."""
     return load_function(pickled)

@@ -8,9 +8,9 @@ import jax
 
 
 def reshard(x: Any, sharding: Any) -> Any:
-    """Spread *x* over devices; ``jax.reshard`` since jax 0.8, and ``jax.sharding.reshard`` before.
+    """Spread *x* over devices: by ``jax.reshard`` since jax 0.8, and by ``jax.sharding.reshard`` before.
 
-    That one refuses arrays on one device.
+    ``jax.sharding.reshard`` refuses arrays on one device, so ``jax.device_put`` moves arrays that are not traced.
     """
     if hasattr(jax, "reshard"):
         return jax.reshard(x, sharding)

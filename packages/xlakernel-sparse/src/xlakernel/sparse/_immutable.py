@@ -8,7 +8,7 @@ import jax
 
 
 class ImmutablePytree:
-    """An object that cannot be changed, and a pytree of the attributes that it lists.
+    """The base of objects that cannot be changed, and that are pytrees of the attributes in `_leaves`.
 
     A subclass lists its slots in `_leaves` and `_static`, and is registered with
     ``jax.tree_util.register_pytree_with_keys_class``.
@@ -18,11 +18,11 @@ class ImmutablePytree:
 
     #: The attributes that are leaves of the pytree.
     _leaves: ClassVar[tuple[str, ...]]
-    #: The other attributes, which are compared and hashed.
+    #: The other attributes, which JAX compares and hashes.
     _static: ClassVar[tuple[str, ...]] = ()
     #: The alternative to assigning to an attribute, for messages.
     _advice: ClassVar[str] = ""
-    #: Operators between NumPy arrays and these objects are left to this class.
+    #: None: NumPy leaves operators between its arrays and these objects to this class.
     __array_ufunc__ = None
 
     @classmethod
@@ -47,7 +47,7 @@ class ImmutablePytree:
         raise AttributeError(f"{type(self).__name__} is immutable: {name} cannot be deleted.")
 
     def __setstate__(self, state: Any) -> None:
-        _, attributes = state  # of an object with slots, for pickle and copy
+        _, attributes = state  # a pair for objects with slots, in pickle and copy
         self._set(**attributes)
 
     def tree_flatten(self) -> Any:

@@ -1,4 +1,4 @@
-"""Serialization of matrices and event arrays, as arguments and results of exported programs."""
+"""Serialization of matrices and event arrays that are arguments or results of exported programs."""
 
 import json
 from typing import Any

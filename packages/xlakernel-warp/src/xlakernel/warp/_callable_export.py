@@ -1,4 +1,4 @@
-"""Registration of functions for deserialized programs; `xlakernel.core.deserialize` calls `prepare`."""
+"""Registration of `jax_callable` functions for deserialized programs; `xlakernel.core.deserialize` calls `prepare`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ._signature import divide_parameters
 
 
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
-    """Find the function that *data* describes, and return a function that makes and registers its target.
+    """Find the user's function that *data* describes, and return a function that registers its handler as *target*.
 
     Raises:
       ExportError: if the function is missing or has changed.

@@ -25,15 +25,16 @@ from ._platforms.written import check_blocks
 
 
 def prepare(target: str, data: Mapping[str, Any]) -> Callable[[], None]:
-    """Find the kernel that *data* describes, and return a function that makes and registers its target.
+    """Find the kernel that *data* describes, and return a function that builds and registers its handler.
 
-    The target has the name in the program, even if this version of Warp would give it another one.
+    The handler is registered as *target*, its name in the program, even if this process would name it otherwise.
 
     Raises:
-      ExportError: if the kernel has changed since the export, or this version of Warp launches it differently.
+      ExportError: if the kernel is missing or has changed since the export. The returned function raises
+        this error if this version of Warp launches the kernel differently.
     """
     guard()
-    kernel = read_kernel(target, data)  # which may import a module
+    kernel = read_kernel(target, data)  # may import a module
     check_blocks(f"the kernel {data['name']}", data)
     call = _call(kernel, data)
     check_code(call, data)
@@ -70,7 +71,7 @@ def _call(kernel: Any, data: Mapping[str, Any]) -> KernelCall:
 
 
 def _record(call: KernelCall, data: Mapping[str, Any]) -> Recorded:
-    """Have Warp record a launch; raise an error unless its structs equal those in the program."""
+    """Have Warp record a launch; raise `ExportError` if its argument structs differ from those in the program."""
     with contextlib.suppress(Unrecognised):
         recorded = record(call.launch)
         if recorded.form == data["native"] and launches.block_dim(recorded.launch) == 1:

@@ -1,4 +1,4 @@
-"""`jax_callable`: the counterpart of Warp's function of this name, with calls on a GPU that run without Python."""
+"""`jax_callable`: a replacement of ``warp.jax_callable``; on a GPU, its calls run without Python."""
 
 from __future__ import annotations
 
@@ -31,45 +31,45 @@ def jax_callable(
     module_preload_mode: Any = None,
     has_side_effect: bool = False,
 ) -> Callable[..., list[jax.Array]]:
-    """Make a function of JAX arrays from one that launches Warp kernels, with the arguments of ``warp.jax_callable``.
+    """Make a function of JAX arrays from a function that launches Warp kernels, as ``warp.jax_callable`` does.
 
-    On a GPU the launches of the function, and its temporary arrays, are recorded once for each combination of shapes
-    and replayed by machine code, also in XLA's CUDA graphs. A function that cannot be recorded, because it reads
-    results on the host or its launches vary, runs through Python, with one `RecordingWarning`. On the CPU Python calls
-    the function each time. In debug mode the function gets copies of its arrays, which are checked like those of a
+    On a GPU, the function's launches and temporary arrays are recorded once for each combination of shapes. Machine
+    code replays them, also inside of XLA's CUDA graphs. A function that cannot be recorded, because it reads results on
+    the host or its launches vary, runs through Python, with one `RecordingWarning`. On the CPU, each call runs the
+    function in Python. In debug mode, the function gets copies of its arrays. The copies are checked like those of a
     kernel (see `warp_kernel`).
 
-    Warp's own graphs and staging buffers are not needed for that: *graph_mode*, *stage_in_argnames*,
-    *stage_out_argnames*, *graph_cache_max* and *module_preload_mode* are accepted and have no effect, except that the
-    modes that use Warp's graphs are rejected on the CPU, as by Warp.
+    Warp's own graphs and staging buffers are not used. The arguments *graph_mode*, *stage_in_argnames*,
+    *stage_out_argnames*, *graph_cache_max* and *module_preload_mode* are accepted and have no effect, with one
+    exception: on the CPU, a mode that uses Warp's graphs is rejected, as by Warp.
 
     Args:
-      func: a function with the annotations of a Warp kernel, inputs before outputs. It launches kernels on Warp's
-        current device and stream, the default of ``warp.launch``, and returns nothing. Under ``jax.vmap`` it runs for
-        each slice.
+      func: a function that is annotated like a Warp kernel, with inputs before outputs. It launches kernels on Warp's
+        current device and stream, the default of ``warp.launch``, and returns nothing. Under ``jax.vmap`` its launches
+        run once for each slice of the batch.
       num_outputs: number of outputs, including those in *in_out_argnames*.
       graph_mode: a ``warp.JaxCallableGraphMode``; None: ``JAX``.
       vmap_method: the behaviour under ``jax.vmap``; see `warp_kernel`.
-      output_dims: extents of all outputs, or of each in a dict by its name, with or without the dimensions of vectors
-        or matrices. None: the shape of the first input, without these.
+      output_dims: the extents of all outputs, or a dict with the extents of each output by its name; the dimensions of
+        vectors or matrices may be omitted. None: the shape of the first input, without such dimensions.
       in_out_argnames: names of inputs that are outputs as well; they precede the other outputs.
       stage_in_argnames: see above.
       stage_out_argnames: see above.
       graph_cache_max: see above.
       module_preload_mode: see above.
-      has_side_effect: whether to keep every call, even if it is unused or equal to another.
+      has_side_effect: whether to keep every call, even if its results are unused or it equals another call.
 
     Returns:
-      A function of the inputs by position, including scalars, which must not be traced. The keyword arguments
-      *output_dims* and *vmap_method* override those given here. The function returns a list of the outputs. Equal
+      A function that takes the inputs by position and returns a list of the outputs. Scalars are inputs too, and must
+      not be traced. The function's keyword arguments *output_dims* and *vmap_method* override those given here. Equal
       arguments of `jax_callable` give the same function object.
 
     Raises:
       KernelTypeError: if *func* is not a function, or a parameter is not annotated as an array or a scalar.
-      ArgumentError: if *num_outputs* or *in_out_argnames* do not fit its parameters.
+      ArgumentError: if *num_outputs* or *in_out_argnames* do not fit the parameters of *func*.
       LaunchError: if *output_dims* are not extents.
 
-    The returned function raises the same errors as that of `jax_kernel`.
+    The returned function raises the same errors as a function that `jax_kernel` returns.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp

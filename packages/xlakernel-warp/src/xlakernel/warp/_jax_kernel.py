@@ -1,4 +1,4 @@
-"""`jax_kernel`: Warp's function of this name, without Python in a call."""
+"""`jax_kernel`: a replacement of ``warp.jax_kernel``; its calls run without Python."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ def jax_kernel(
     has_side_effect: bool = False,
     block_dim: int | None = None,
 ) -> Callable[..., list[jax.Array]]:
-    """Make a function of JAX arrays from a Warp kernel, with the arguments and the meaning of ``warp.jax_kernel``.
+    """Make a function of JAX arrays from a Warp kernel, as ``warp.jax_kernel`` does, with the same arguments.
 
-    It replaces ``jax_kernel`` of ``warp`` and of ``warp.jax_experimental``, with any version of Warp; calls run as
-    those of `warp_kernel`, without Python. One thing differs: a batch (`jax.vmap`) is one call with a launch for each
-    slice, where Warp makes a single launch over arrays whose batch is merged into their first dimension. Kernels whose
-    rows depend on each other are therefore right too, with any *launch_dims*.
+    This function replaces ``jax_kernel`` of ``warp`` and of ``warp.jax_experimental``, with any version of Warp. Calls
+    run without Python, like those of `warp_kernel`. One thing differs from Warp: under ``jax.vmap``, one call makes a
+    launch for each slice of the batch, while Warp merges the batch into the first dimension of a single launch. Results
+    are therefore correct also if the rows of an array depend on each other, and for any *launch_dims*.
 
     Args:
       kernel: a function decorated with ``warp.kernel``, or an overload of a generic one. A generic kernel is compiled
         for the dtypes of each call; its generic outputs have the dtype of its first generic input.
-      num_outputs: number of outputs, those in *in_out_argnames* among them.
+      num_outputs: number of outputs, including those in *in_out_argnames*.
       vmap_method: the behaviour under ``jax.vmap``; see `warp_kernel`.
-      launch_dims: threads along each dimension: an integer, or up to four. None: the shape of the first input, without
-        the dimensions of vectors or matrices.
-      output_dims: extents of all outputs, or of each in a dict by its name, with or without the dimensions of vectors
-        or matrices. None: those of *launch_dims*; with *enable_backward* those of the first input, as in Warp, whatever
-        the launch: elements that no thread writes are then arbitrary.
-      in_out_argnames: names of inputs that are outputs as well: one array, which initially has the input's values. They
-        precede the other outputs, among the kernel's parameters and in the result.
-      module_preload_mode: the time when Warp loads modules; accepted, and without effect.
-      enable_backward: whether the function has a reverse mode (``jax.grad``), by Warp's own adjoint of the kernel. Its
-        gradients are those of ``wp.Tape``; the tutorial lists the kernels for which these are wrong.
-      has_side_effect: whether to keep every call, even if it is unused or equal to another.
+      launch_dims: threads along each dimension: an integer, or a sequence of up to four. None: the shape of the first
+        input, without the dimensions of vectors or matrices.
+      output_dims: the extents of all outputs, or a dict with the extents of each output by its name; the dimensions of
+        vectors or matrices may be omitted. None: the extents of the launch; or, with *enable_backward*, the shape of
+        the first input for any launch, as in Warp. Elements that no thread writes are then arbitrary.
+      in_out_argnames: names of inputs that are outputs as well. Such a parameter is one array, which begins with the
+        input's values. These outputs precede the others, among the kernel's parameters and in the result.
+      module_preload_mode: accepted without effect; in Warp, the time when modules are loaded.
+      enable_backward: whether ``jax.grad`` works, by Warp's own adjoint of the kernel (its reverse-mode derivative).
+        Gradients equal those of ``wp.Tape``; the tutorial lists the kernels for which Warp's gradients are wrong.
+      has_side_effect: whether to keep every call, even if its results are unused or it equals another call.
       block_dim: threads of a block; see `warp_kernel`.
 
     Returns:
-      A function of the kernel's inputs by position, scalars among them, which must be numbers while JAX traces. It
-      takes *launch_dims*, *output_dims* and *vmap_method* by keyword, in place of those given here, unless
-      *enable_backward* is set. It returns a list of the outputs. The same arguments give the same object.
+      A function that takes the inputs by position and returns a list of the outputs. Scalars are inputs too, and must
+      not be traced. The keyword arguments *launch_dims*, *output_dims* and *vmap_method* of a call override those given
+      here, except with *enable_backward*, where they are errors. Equal arguments of `jax_kernel` give the same object.
 
     Raises:
       KernelTypeError: if *kernel* is not the result of ``warp.kernel``, or has parameters that are neither arrays nor
@@ -79,9 +79,9 @@ def jax_kernel(
       LaunchError: if *launch_dims* or *output_dims* are not extents, or *block_dim* is out of range.
       DifferentiationError: for *enable_backward* with *output_dims* or *in_out_argnames*, which Warp does not support.
 
-    The returned function raises `ArgumentError`, `DtypeError`, `InputError`, `StaticArgumentError`, `OutputSpecError`
-    and `LaunchError` when it is traced, `DifferentiationError` when it is differentiated and Warp makes no adjoint of
-    the kernel, and the same errors as that of `warp_kernel` when it is lowered.
+    The returned function raises `ArgumentError`, `ArityError`, `DtypeError`, `InputError`, `StaticArgumentError`,
+    `OutputSpecError` and `LaunchError` when it is traced. When it is differentiated it raises `DifferentiationError` if
+    Warp has no adjoint of the kernel. When it is lowered it raises the same errors as a function of `warp_kernel`.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp
@@ -103,8 +103,8 @@ def jax_kernel(
     if enable_backward and (in_out or outputs is not None):
         raise DifferentiationError(
             f"{name}: {'in_out_argnames' if in_out else 'output_dims'} is not supported when enable_backward=True, as "
-            "with Warp's own jax_kernel: outputs have the shape of the launch, and nothing is written in place. Give "
-            "warp_kernel a vjp= instead."
+            "with Warp's own jax_kernel: outputs have the shape of the first input, and nothing is written in place. "
+            "Give warp_kernel a vjp= instead."
         )
     method = by_identity(vmap_method)
     return _made(kernel, signature, method, dims, outputs, bool(enable_backward), bool(has_side_effect), threads)
@@ -177,7 +177,7 @@ class JaxKernel:
         blocks: bool = False,
     ) -> Callable[..., Any]:
         kernel, signature = dataclasses.replace(self.xlakernel, dims=launch_dims, cpu_blocks=blocks), self.signature
-        # With a derivative outputs have the shape of the first input, as in Warp, whatever the launch.
+        # With enable_backward, outputs have the shape of the first input for any launch, as in Warp.
         like_outputs = dataclasses.replace(kernel, dims=None) if self.enable_backward else kernel
         method = "native" if callable(vmap_method) else vmap_method
 

@@ -19,7 +19,7 @@ from ._types import MAX_NDIM
 Dims = int | Sequence[int]
 #: Extents of the outputs: of all of them, or by the names of the parameters.
 OutputDims = Dims | Mapping[str, Dims]
-#: The same, hashable.
+#: `OutputDims` in a hashable form.
 FrozenDims = tuple[int, ...] | tuple[tuple[str, tuple[int, ...]], ...]
 
 
@@ -56,13 +56,13 @@ class Signature:
 
     @property
     def aliases(self) -> dict[int, int]:
-        """The number of the output that shares an input's memory, by the number of the input."""
+        """The inputs and outputs that share memory, ``{input: output}``, by their numbers."""
         both = [i for i, parameter in enumerate(self.inputs) if parameter.name in self.in_out]
         return {i: output for output, i in enumerate(both)}
 
     @property
     def filled(self) -> dict[str, Any]:
-        """All arrays and scalars of a call by name, without defaults, in core's form of a kernel's parameters."""
+        """The names of all arrays and scalars of a call, without defaults, as `kernel_function` takes parameters."""
         names = [parameter.name for parameter in self.parameters] + [f"{name} (output)" for name in self.in_out]
         return dict.fromkeys(names, inspect.Parameter.empty)
 
@@ -95,10 +95,10 @@ class Signature:
         return self.inputs[0].outer(inputs[0].shape)
 
     def outs(self, inputs: Sequence[Struct], dims: FrozenDims) -> list[Struct]:
-        """Return the structs of the outputs: first those that are also inputs, then the others, with extents *dims*.
+        """Return the structs of the outputs: first the outputs that are also inputs, then others of extents *dims*.
 
         Raises:
-          OutputSpecError: if the extents of one are missing, or have another rank.
+          OutputSpecError: if an output's extents are missing or of a wrong rank, or no input determines its dtype.
         """
         found = [Struct(inputs[i].shape, inputs[i].dtype) for i in self.aliases]
         by_name = None if dims and not isinstance(dims[0], tuple) else dict(dims)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Conversion of dtypes and array types from JAX to Warp and back, which neither initialises Warp nor needs a GPU."""
+"""Conversion of dtypes and array types between JAX and Warp, without initialising Warp and without a GPU."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def warptype_to_jaxtype(dtype: Any) -> np.dtype[Any]:
     """Return the dtype of the JAX arrays that hold numbers of a Warp type.
 
     Args:
-      dtype: a scalar type of Warp; a vector, matrix, quaternion or transformation, whose scalars have the dtype (its
-        dimensions are the last of an array: see `warpinfo_to_jaxinfo`); or Python's ``bool``, ``int`` or ``float``,
-        with their meaning in a Warp annotation: ``wp.bool``, ``wp.int32``, ``wp.float32``.
+      dtype: a scalar type of Warp; a vector, matrix, quaternion or transformation type, for the dtype of its numbers
+        (`warpinfo_to_jaxinfo` returns its dimensions too); or Python's ``bool``, ``int`` or ``float``, which mean
+        ``wp.bool``, ``wp.int32`` and ``wp.float32``, as in a Warp annotation.
 
     Returns:
       The dtype, of the same width with and without ``jax_enable_x64``.
@@ -82,21 +82,21 @@ def warptype_to_jaxtype(dtype: Any) -> np.dtype[Any]:
 
 
 def jaxinfo_to_warpinfo(info: Any, *, dtype: Any = None) -> Any:
-    """Return the annotation for an array parameter of a Warp kernel that takes such an array.
+    """Return the annotation of a Warp kernel's parameter that takes an array like *info*.
 
     Args:
       info: an object with a shape and a dtype: a ``jax.ShapeDtypeStruct``, or an array of JAX (also traced) or NumPy.
-      dtype: Warp's type of an element that is a vector, a matrix, a quaternion or a transformation, whose dimensions
-        are the last ones of the shape. None: elements are numbers.
+      dtype: Warp's type of the elements: a vector, matrix, quaternion or transformation. Its dimensions are the last
+        ones of the shape. None: the elements are numbers.
 
     Returns:
       ``wp.array(dtype=…, ndim=…)``, whose ``.dtype`` may be used in the kernel, as in ``annotation.dtype(0.0)``.
 
     Raises:
       InputError: if *info* has no shape or no dtype.
-      DtypeError: if Warp does not have the dtype, or the elements of *dtype* have another one.
+      DtypeError: if Warp does not have the dtype of *info*, or *dtype* is made of numbers of another dtype.
       ArgumentError: if the shape does not end in the dimensions of *dtype*, or does not have 1 to 4 further dimensions,
-        as Warp's arrays do. A 0-d array is passed as one of shape ``(1,)``, or as a number by value.
+        as Warp's arrays do. Pass a 0-d array with the shape ``(1,)``, or as a number by value.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp
@@ -137,8 +137,8 @@ def warpinfo_to_jaxinfo(info: Any, shape: Any = None) -> jax.ShapeDtypeStruct:
 
     Args:
       info: a ``wp.array``; or an annotation, such as ``wp.array(dtype=wp.float32, ndim=2)`` or ``wp.array2d[float]``.
-      shape: the extents in Warp, without the dimensions of a vector or matrix; an integer for a single one. A
-        ``wp.array`` has its own; an annotation has none.
+      shape: the extents in Warp, without the dimensions of vectors or matrices; an integer for one dimension. None: the
+        extents of the ``wp.array`` *info*; an annotation has no extents.
 
     Returns:
       The struct: *shape* followed by the dimensions of the element's type, and the dtype of its numbers.
@@ -171,10 +171,10 @@ def warpinfo_to_jaxinfo(info: Any, shape: Any = None) -> jax.ShapeDtypeStruct:
 
 
 def split_warptype(dtype: Any) -> tuple[Any, tuple[int, ...]]:
-    """Return the scalar type of an element type, and the extents of an element: none, one or two.
+    """Return the scalar type of an element type, and an element's extents, a tuple of 0 to 2 integers.
 
     Raises:
-      DtypeError: if it is neither a number nor made of numbers of a dtype that JAX has.
+      DtypeError: if *dtype* is neither a type of numbers that JAX has nor made of such numbers.
     """
     # Warp has a public function that recognizes composite types, but only private attributes for their scalar type and
     # their shape.
@@ -192,14 +192,14 @@ def split_warptype(dtype: Any) -> tuple[Any, tuple[int, ...]]:
 
 
 def _is_scalar(dtype: Any) -> bool:
-    # By identity: np.dtype("float32") == wp.float32 with NumPy 2.4 and Warp 1.19.
+    # Compare by identity: with NumPy 2.4 and Warp 1.19, np.dtype("float32") == wp.float32 is True.
     return any(dtype is scalar for scalar in SCALARS)
 
 
 def _numpy_dtype(dtype: Any) -> Any:
     if dtype is None:
         raise TypeError("None would be NumPy's default, float64, which is not JAX's")
-    if dtype is bool or dtype is int or dtype is float:  # by identity: np.dtype("float64") == float
+    if dtype is bool or dtype is int or dtype is float:  # not ==: np.dtype("float64") == float is True
         return jax.dtypes.canonicalize_dtype(dtype)
     return np.dtype(dtype)
 

@@ -49,42 +49,42 @@ def warp_kernel(
 ) -> Callable[..., Any]:
     """Make a function of JAX arrays from a Warp kernel, on the CPU or a GPU; without the kernel, return a decorator.
 
-    Warp compiles the kernel when a program is lowered. Its own launch is recorded then, once for each combination of
-    shapes, and machine code calls the kernel or replays the launch: no Python and no GIL while a program runs, and on a
-    GPU XLA may capture the launch in its CUDA graphs. The kernel takes its inputs first, then its outputs, as Warp
-    arrays over XLA's memory; a 0-d array is one of shape ``(1,)``, and an array of vectors or matrices has their
-    dimensions last in JAX. Outputs begin with arbitrary values unless *output_init* is given, so the kernel writes
-    every element. It must not write its inputs: Warp allows it, and it would change the caller's array. A launch of no
-    threads, where an extent is 0, is skipped: outputs are then *output_init*, or zeros.
+    When a program is lowered, Warp compiles the kernel, and Warp's launch is recorded, once for each combination of
+    shapes. While the program runs, machine code calls the kernel or replays the launch, without Python and the GIL. On
+    a GPU, XLA may capture the launch in its CUDA graphs. The kernel takes its inputs first, then its outputs, as Warp
+    arrays over XLA's memory. In Warp, a 0-d array has the shape ``(1,)``; in JAX, an array of vectors or matrices has
+    their dimensions last. Outputs begin with arbitrary values unless *output_init* is given, so the kernel must write
+    every element. It must not write its inputs: Warp allows such writes, but they change the caller's array. A launch
+    without threads (an extent is 0) is skipped, and the outputs are *output_init* or zeros.
 
-    In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment) the kernel works on copies
-    of its arrays, and an error names the first element of an output that it did not write, of an input that it changed,
-    or a write just outside of an array. On a GPU, each call waits for its launch, so that an illegal memory access is
-    an error that names the kernel. Indices are not checked. (Warp's own checks, ``warp.config.mode = "debug"``, end the
-    process on the CPU.)
+    In debug mode (`xlakernel.core.debug_mode`, or ``XLAKERNEL_DEBUG=1`` in the environment), the kernel works on copies
+    of its arrays. An error then names the first output element that the kernel did not write, the first input element
+    that it changed, or a write just outside of an array. On a GPU, each call waits for its launch, so that the error of
+    an illegal memory access names the kernel. Indices are not checked. (Warp's own checks, ``warp.config.mode =
+    "debug"``, end the process on the CPU.)
 
     Args:
-      kernel: a function decorated with ``warp.kernel``, whose parameters are arrays of scalars, vectors or matrices,
-        and scalars. A generic one (``dtype=Any``, ``dtype=wp.Float``) is compiled for the dtypes of each call.
-      outs: the outputs' shapes and dtypes: a ``jax.ShapeDtypeStruct`` or a pytree of them; or a function that returns
-        that for the inputs' structs, so that one wrapper serves every size, and for scalars that it has parameters for.
-        Tuples, lists and named tuples are in the order of the kernel's output parameters; a dictionary has their names
-        as its keys.
+      kernel: a function decorated with ``warp.kernel``. Its parameters are scalars, and arrays of scalars, vectors or
+        matrices. A generic kernel (``dtype=Any``, ``dtype=wp.Float``) is compiled for the dtypes of each call.
+      outs: the outputs' shapes and dtypes: a struct (``jax.ShapeDtypeStruct``) or a pytree of structs; or a function
+        that returns these, so that one wrapper serves every size. The function gets the inputs' structs, and those
+        scalars that it has parameters for. Tuples, lists and named tuples are in the order of the kernel's output
+        parameters; a dictionary has the parameters' names as its keys.
       launch_dims: threads along each dimension: an integer, or a tuple of up to four; or a function of the inputs'
-        structs that returns that. None: the shape of the first input, without the dimensions of vectors or matrices.
-      block_dim: threads of a block, for kernels with tiles. None: 256 on a GPU and 1 on the CPU, where another number
-        has an effect only with ``warp.config.enable_cpu_blocks``, and then goes through Python.
-      output_init: the values that outputs begin with: a number for all of them, or a tuple, or the structure of *outs*,
-        with a number or None for each.
-      vmap_method: the behaviour under ``jax.vmap``. ``"native"`` (as ``"expand_dims"``): one call, with a launch for
-        each slice, on the CPU in several threads where that pays; ``"broadcast_all"``: the same with every input copied
-        to the batch's size; ``"sequential"``: one call after the other; ``"sequential_unrolled"``: likewise, for a
-        batch of a known size; None: an error. A function computes the whole batch instead: ``function(*inputs,
-        **scalars) -> results``, where each array has the batch as its first dimension. Nested levels are flattened into
-        one dimension, and an input that is not mapped is repeated.
+        structs that returns these. None: the shape of the first input, without the dimensions of vectors or matrices.
+      block_dim: threads of a block, for kernels with tiles. None: 256 on a GPU, and 1 on the CPU. On the CPU, another
+        number has an effect only with ``warp.config.enable_cpu_blocks``; calls then run through Python.
+      output_init: the outputs' initial values: a number for all outputs; or a tuple, or the structure of *outs*, with a
+        number or None for each output.
+      vmap_method: the behaviour under ``jax.vmap``. ``"native"`` (same as ``"expand_dims"``): one call, with a launch
+        for each slice of the batch, on the CPU in several threads where that pays; ``"broadcast_all"``: the same with
+        every input copied to the batch's size; ``"sequential"``: one call after the other; ``"sequential_unrolled"``:
+        likewise, for a batch of a known size; None: an error. A function given here computes the whole batch:
+        ``function(*inputs, **scalars) -> results``, where each array has the batch as its first dimension. For the
+        function, nested ``jax.vmap`` levels are flattened into one dimension, and an unmapped input is repeated.
       input_output_aliases: inputs whose memory becomes an output's, ``{input: output}``, for kernels that update in
-        place. Both parameters are then the same memory, and only the output may be written. JAX copies the input first
-        if it is used again.
+        place. Both parameters then have the same memory; the kernel may write it only by the output parameter. JAX
+        copies the input first if it is used again.
       has_side_effect: whether to keep every call. Otherwise JAX treats the kernel as a pure function: it may merge
         equal calls, drop unused ones, and run the slices of a batch at the same time. Required without outputs.
       reference: ``reference(*inputs, **static) -> results``, a plain JAX function that computes the same. Derivatives
@@ -95,32 +95,33 @@ def warp_kernel(
         integers and for zeros. Together with *jvp* or *reference*, both modes work; higher orders differentiate the
         reference, or else *jvp* and *vjp*. (`jax_kernel` with ``enable_backward=True`` uses Warp's adjoint of a
         kernel.)
-      transpose: ``{input: function}`` for inputs that the kernel is linear in, the others held fixed, where
-        ``function(inputs, cotangents, **static)`` returns the input's cotangent; linear inputs are None there. A tuple
-        of inputs, as a key, is jointly linear: its function returns a tuple. All orders and both modes follow from it.
+      transpose: ``{input: function}`` for inputs that the kernel is linear in while the others are fixed.
+        ``function(inputs, cotangents, **static)`` returns the input's cotangent; the linear inputs are None in its
+        argument *inputs*. A key may be a tuple of inputs that the kernel is jointly linear in; its function returns a
+        tuple. Derivatives of all orders and both modes follow from *transpose*.
       sharding_rule: the split of a call over devices under ``jax.jit``, einsum-like, such as ``"m k, k n -> m n"``.
-        Factors that the outputs lack are summed over the devices; one in brackets, ``"i [j] -> i [j]"``, is kept whole,
-        for a mean, a maximum or a sum with a bias. Without a rule a call gathers its inputs and runs on each device;
-        `jax.shard_map` works with or without it.
+        Factors (the letters) that the outputs lack are summed over the devices. A factor in brackets, as ``j`` in
+        ``"i [j] -> i [j]"``, is not split; a mean, a maximum or a sum with a bias needs that. Without a rule, a call
+        gathers its inputs and runs on each device; `jax.shard_map` works with or without a rule.
 
     Returns:
-      A function of the inputs, and of static scalars by keyword: each parameter that is not an array is static, and has
-      no default. It takes numbers of Python and NumPy, and arrays without dimensions that are not traced. The result
-      has the structure of *outs*.
+      A function that takes the inputs by position and the kernel's scalars by keyword, and returns results in the
+      structure of *outs*. The scalars are static and have no defaults: numbers of Python or NumPy, or 0-d arrays that
+      are not traced.
 
     Raises:
       KernelTypeError: if *kernel* is not the result of ``warp.kernel``, or has parameters of other kinds.
       StaticArgumentError: if *block_dim* is not an integer.
       LaunchError: if *launch_dims*, *block_dim* or *output_init* is invalid.
-      OutputSpecError: if *outs* has leaves without shape and dtype, or describes no output without *has_side_effect*.
+      OutputSpecError: if *outs* has leaves without shape and dtype, or is empty and *has_side_effect* is False.
       AliasError: if *input_output_aliases* is invalid, or shares an output that has an *output_init*.
-      VmapMethodError: if *vmap_method* is unknown, or a function of a kernel with a side effect.
-      ShardingRuleError: if *sharding_rule* is not a rule, or sums an output whose *output_init* is not 0.
+      VmapMethodError: if *vmap_method* is unknown, or if it is a function and the kernel has a side effect.
+      ShardingRuleError: if *sharding_rule* is invalid, or sums an output whose *output_init* is not 0.
 
     The returned function raises `ArityError`, `InputError`, `DtypeError`, `StaticArgumentError` and `LaunchError`
     when it is traced. When it is lowered it raises `CompileError` if Warp refuses the kernel, `LaunchError` if Warp
     refuses the launch, `StaticArgumentError` for a static scalar that the parameter's type cannot represent, and
-    `DeviceError` if there is no GPU, or this build of Warp does not support it.
+    `DeviceError` if there is no GPU, or this build of Warp does not support the platform.
 
     Example:
       >>> import jax, jax.numpy as jnp, warp as wp
@@ -169,7 +170,7 @@ def warp_kernel(
 
 
 def _checked_outs(kernel: str, outs: Any) -> Any:
-    """Return *outs*; raise `OutputSpecError` for a Warp annotation, which to JAX would be a struct without elements."""
+    """Return *outs*; raise `OutputSpecError` for a Warp annotation, because JAX would take it for an empty struct."""
     if is_function(outs):
         return functools.wraps(outs)(lambda *inputs, **scalars: _checked_outs(kernel, outs(*inputs, **scalars)))
     for i, leaf in enumerate(jax.tree.leaves(outs)):

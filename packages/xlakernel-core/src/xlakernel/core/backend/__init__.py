@@ -1,7 +1,8 @@
-"""Facade of core for backends: the names that a package which compiles kernels may import besides the public ones.
+"""Facade of xlakernel.core for backends (packages that compile kernels): the names besides the public ones.
 
-A backend derives `Kernel`, whose ``target`` compiles and registers a handler, and returns `kernel_function` of it.
-Handlers that Numba's compiler builds are in `backend.native`, recordings of GPU launches in `backend.gpu`.
+A backend subclasses `Kernel`: its method ``target`` compiles a handler and registers it. The backend's wrapper returns
+``kernel_function(kernel, ...)``. For handlers that Numba's compiler builds, see `backend.native`; for recordings of GPU
+launches, `backend.gpu`.
 """
 
 from xlakernel.command.install import install_command

@@ -1,4 +1,4 @@
-"""Facade of `core.gpu`, for packages that launch kernels on a GPU. Needs the extra ``xlakernel-core[gpu]``."""
+"""Facade of `xlakernel.core.gpu` for packages that launch kernels on a GPU. Needs the extra ``xlakernel-core[gpu]``."""
 
 from ..gpu import driver, warp_streams
 from ..gpu.fill import fill

@@ -1,4 +1,4 @@
-"""Facade of `core.native`, for packages that build native handlers. Needs the extra ``xlakernel-core[native]``."""
+"""Facade of `xlakernel.core.native`, for building native handlers. Needs the extra ``xlakernel-core[native]``."""
 
 from ..native.arguments import Argument, Slices
 from ..native.callee import Callee, NumbaFunction

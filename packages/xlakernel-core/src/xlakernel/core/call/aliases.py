@@ -47,7 +47,8 @@ def check_alias_types(
 def check_alias_sums(kernel: str, aliases: Sequence[tuple[int, int]], rule: ShardingRule) -> None:
     """Raise `ShardingRuleError` if an aliased output is summed over devices.
 
-    Each device would start its partial sum from the values of the input, and the total would contain them repeatedly.
+    Each device would start its partial sum from the input's values, and the total would contain these values
+    repeatedly.
     """
     for i, o in aliases:
         if rule.summed[o]:

@@ -22,7 +22,7 @@ class BatchFunction:
     Attributes:
       kernel: the kernel's name, for messages.
       function: ``function(*inputs, **scalars) -> results``, where inputs and results have one more leading dimension.
-      scalars: the call's scalars. Those without known values are operands, and follow the inputs.
+      scalars: the call's scalars. Scalars without known values are operands, and follow the inputs.
       tree: the structure of the results.
       order: for each leaf of *tree*, the position of the kernel's output.
     """
@@ -41,7 +41,8 @@ class BatchFunction:
         Args:
           batch: the sizes of the levels, outermost first.
           outs: the results of one slice.
-          inputs: the inputs. Their leading dimensions are those of the batch, or 1 if the slices share an input.
+          inputs: the inputs. The leading dimensions of an input have the sizes of the levels, or 1 where slices share
+            the input.
           scalars: the operands of scalars, sorted by name, with leading dimensions of 1.
         """
         size, levels = math.prod(batch), len(batch)
@@ -49,7 +50,7 @@ class BatchFunction:
         for x in inputs:
             every = jnp.broadcast_to(x, (*batch, *x.shape[levels:]))
             merged.append(every if levels == 1 else every.reshape((size, *x.shape[levels:])))
-        given = zip(self.scalars, scalars, strict=False)  # without operands if the scalars are static
+        given = zip(self.scalars, scalars, strict=False)  # there are no operands if the scalars are static
         operands = {name: x.reshape(()) for (name, _, data), x in given if data is None}
         found = self.function(*merged, **plain_numbers(self.scalars), **operands)
         structs = [Struct((size, *outs[i].shape), outs[i].dtype) for i in self.order]

@@ -24,12 +24,13 @@ _NOT_PICKLED = (pickle.PicklingError, AttributeError, ImportError, RuntimeError,
 class KernelFunction(functools.partial):  # type: ignore[type-arg]
     """A kernel as a function of JAX arrays.
 
-    It is a `functools.partial` that binds no arguments. A call takes at most 50 ns longer than that of a plain
-    function. A plain function could only be pickled by its own name, and the name of the kernel leads to the kernel.
+    It is a `functools.partial` that binds no arguments. A call takes at most 50 ns longer than a call of a plain
+    function. A plain function could be pickled only by its own name, which is the kernel's, and leads to the kernel.
 
     If the wrapper has a name in its module, the pickle contains this name, as for a function, and a digest of the
-    kernel and its options, since another process may have a different kernel under the name. If it has, or if the
-    wrapper has no name, unpickling wraps the pickled kernel anew with the pickled options, if these can be pickled.
+    kernel and its options. Unpickling wraps the pickled kernel anew, with the pickled options, if another process has
+    no kernel or a different kernel under the name, or if the wrapper has no name. Kernel and options must be picklable
+    for that.
     """
 
     __name__: str
@@ -48,7 +49,7 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
     ) -> KernelFunction:
         """Return *call* as a `KernelFunction` that ``make(**arguments)`` makes again; ``kernel`` is one of *arguments*.
 
-        *parameters* are the kernel's scalars by name, with their default values.
+        *parameters* are the kernel's parameters, name → default or `inspect.Parameter.empty`.
         """
         made = cls(call)
         made.__module__ = callers_module()
@@ -63,13 +64,14 @@ class KernelFunction(functools.partial):  # type: ignore[type-arg]
         return f"<{self.xlakernel!r} as a function of JAX arrays, in {self.__module__}>"
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """Bind it as a method, as a function in a class is."""
+        """Bind the wrapper as a method, like a function in a class."""
         return self if instance is None else types.MethodType(self, instance)
 
     def __reduce__(self) -> Any:
-        """Return a reference by name with the pieces, if these can be pickled; without a name, the pieces.
+        """Return the wrapper's pieces, their digest, and the wrapper's name in its module, if it has one.
 
-        Both come with a digest, unless a piece cannot be compared.
+        The pieces are the function that made the wrapper, and its arguments. With a name, they need not be picklable.
+        If a piece cannot be compared, there is no digest, and only the pieces are pickled.
         """
         name, digest = name_in_module(self, self.__name__), _digest(self._pieces)
         if digest is None:
@@ -147,8 +149,8 @@ def _describe(value: Any) -> Any:
         return [value.shape, str(value.dtype), str(value.sharding)]
     if kind.__module__.startswith("jaxlib") and isinstance(getattr(value, "__wrapped__", None), types.FunctionType):
         return [value.__wrapped__]  # a function that jax.jit returned
-    # A compiler's description of a kernel covers what is declared for functions, which the walk alone does not find.
-    is_own = kind.__module__.startswith("xlakernel.")  # before an attribute, which may run a user's code
+    # A backend's ``content`` of a kernel covers declarations for functions, which the walk alone does not find.
+    is_own = kind.__module__.startswith("xlakernel.")  # checked first: reading an attribute may run a user's code
     if is_own and (content := getattr(value, "content", None)) is not None:
         return [content]
     if is_own and dataclasses.is_dataclass(kind):
@@ -157,9 +159,9 @@ def _describe(value: Any) -> Any:
 
 
 def _signature(parameters: Mapping[str, Any]) -> inspect.Signature:
-    """Return the signature ``(*inputs, name=default, ..., **static)``, with the scalars that have a default by name.
+    """Return the signature ``(*inputs, name=default, ..., **static)``, where the keywords are scalars with a default.
 
-    The names of the variadic parameters avoid those of scalars: `jax.jit` refuses a keyword of the same name.
+    ``inputs`` and ``static`` are renamed if a parameter has this name: `jax.jit` refuses a keyword of the same name.
     """
     kind, empty = inspect.Parameter, inspect.Parameter.empty
     scalars = [kind(name, kind.KEYWORD_ONLY, default=value) for name, value in parameters.items() if value is not empty]

@@ -16,7 +16,7 @@ class Level:
     """One level of ``jax.vmap``.
 
     Attributes:
-      axes: the axis of each input that is mapped; None for an input without one.
+      axes: for each input, its mapped axis; None for an input without a mapped axis.
       size: the size of the batch, an int, or symbolic under `jax.export`.
     """
 

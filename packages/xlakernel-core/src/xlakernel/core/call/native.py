@@ -1,8 +1,8 @@
 """Calls of native handlers, the calls that all backends make.
 
-They are bound to primitives of this package, not by `jax.ffi.ffi_call`: its ``vmap_method`` is deprecated, and its
-batching may pass a kernel a buffer of another rank than it was compiled for. Here ``jax.vmap`` adds leading dimensions,
-and the handler loops over them.
+The calls are bound to primitives of this package. `jax.ffi.ffi_call` is not used, because its batching may pass a
+kernel a buffer of another rank than the kernel was compiled for. Here ``jax.vmap`` adds leading dimensions to the
+arrays, and the handler loops over these dimensions.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Target:
     """A registered handler, and its arguments besides the inputs and results of a call.
 
     Attributes:
-      name: the name that it is registered under.
+      name: the name that the handler is registered under.
       attributes: FFI attributes by name, each a one-dimensional array.
       scratch: the size in bytes of each block of temporary memory, passed after the results.
     """
@@ -55,13 +55,13 @@ class Kernel(abc.ABC):
 
     #: The kernel's name, for messages.
     name: str
-    #: The JAX platforms that it runs on, such as ``("cpu",)``.
+    #: The JAX platforms that the kernel runs on, such as ``("cpu",)``.
     platforms: tuple[str, ...]
-    #: True: it takes a whole batch at once; otherwise its handler runs it for each slice.
+    #: True: the kernel takes a whole batch at once; otherwise the handler runs the kernel for each slice of a batch.
     takes_batches: bool = False
-    #: The names of the parameters that the kernel declares as scalars; None: those given by keyword are scalars.
+    #: The names of the parameters that the kernel declares as scalars; None: parameters given by keyword are scalars.
     scalars: tuple[str, ...] | None = None
-    #: True: its scalars are operands; otherwise they are static, and `target` gets their values.
+    #: True: the kernel's scalars are operands; otherwise they are static, and `target` gets their values.
     takes_scalars: bool = False
     #: The end of the message of a call with a wrong number of arguments.
     arity_advice: str = ""
@@ -78,7 +78,7 @@ class Kernel(abc.ABC):
 
     @property
     def launch_functions(self) -> tuple[Callable[..., Any], ...]:
-        """Functions of the inputs, and of scalars by name, that return its launch dimensions."""
+        """Functions of the inputs, and of scalars by name, that return the kernel's launch dimensions."""
         return ()
 
     def given(self, scalars: Sequence[Entry]) -> Kernel:
@@ -103,8 +103,8 @@ class Kernel(abc.ABC):
         Args:
           inputs: the inputs of one slice of a batch.
           outs: the results of one slice.
-          scalars: the scalars, sorted by name: a `Scalar` if the scalar is an operand, a NumPy scalar if it is static.
-            Operands follow the inputs.
+          scalars: the scalars, sorted by name. A scalar is a `Scalar` if it is an operand, and a NumPy scalar if it is
+            static. The operands follow the inputs.
           ordered: True if the slices of a batch must run one after the other.
           debug: True to check the kernel's reads and writes (`config.debug_mode`).
           levels: the number of leading dimensions of *inputs* and *outs* that belong to the batch; 0 unless the kernel
@@ -123,9 +123,9 @@ class NativeCall(Call):
       scalars: (name, dtype) of the scalars that are operands, sorted by name. They follow the inputs.
       aliases: (input, output) pairs that share memory.
       vmap_method: see `VMAP_METHODS`.
-      has_side_effect: run the kernel even if its results are not used, slice by slice in a batch.
+      has_side_effect: run the kernel even if its results are not used, and the slices of a batch one after the other.
       debug: check the kernel's reads and writes (`config.debug_mode`).
-      sharding_rule: the rule that splits the call over devices; None: it is not split.
+      sharding_rule: the rule that splits the call over devices; None: the call is not split.
       batch: sizes of the leading dimensions that ``vmap`` added, outermost first.
     """
 
@@ -159,7 +159,7 @@ class NativeCall(Call):
         return None if self.sharding_rule is None else self.sharding_rule.batched(self.batch, inputs)
 
     def part(self, outs: Sequence[Struct]) -> NativeCall:
-        """Return the call on one device's part, whose results are *outs*, batch dimensions included."""
+        """Return the call for one device's part, with the results *outs*, batch dimensions included."""
         levels = len(self.batch)
         slices = tuple(Struct(out.shape[levels:], out.dtype) for out in outs)
         return dataclasses.replace(self, outs=slices, batch=outs[0].shape[:levels], sharding_rule=None)
@@ -176,7 +176,7 @@ class NativeCall(Call):
         if self.vmap_method is None:
             raise VmapMethodError(f"{self}: jax.vmap is not allowed with vmap_method=None; give one of {VMAP_METHODS}.")
         if isinstance(self.vmap_method, BatchFunction):
-            if any(batched[len(inputs) - len(self.scalars) :]):  # the function takes one value for the batch
+            if any(batched[len(inputs) - len(self.scalars) :]):  # the function takes one scalar for the batch
                 call = dataclasses.replace(self, vmap_method="native")
         elif self.vmap_method.startswith("sequential"):
             # Unrolled calls may run in any order.
@@ -262,7 +262,7 @@ def native_call(call: NativeCall, inputs: Sequence[Any]) -> list[jax.Array]:
 
 def _native(call: NativeCall, inputs: list[Any], batched: list[bool], size: Any) -> list[Any]:
     """Bind the call with one more leading dimension in each input, of extent 1 if all slices share the input."""
-    aliased = {index for index, _ in call.aliases}  # each slice of a result needs an input of its own
+    aliased = {index for index, _ in call.aliases}  # each slice of an aliased result needs its own input
     copied = call.vmap_method == "broadcast_all"
     inputs = [
         x if own else jnp.broadcast_to(x[None], (size if copied or index in aliased else 1, *x.shape))
@@ -275,7 +275,7 @@ def _native(call: NativeCall, inputs: list[Any], batched: list[bool], size: Any)
 
 
 def _share_all_or_nothing(x: Any, batch: tuple[Any, ...]) -> Any:
-    """Broadcast *x* over all levels of the batch unless all slices share it: a kernel takes one stride of slices."""
+    """Broadcast *x* over all levels of the batch unless all slices share it: a kernel gets one stride of slices."""
     levels = len(batch)
     shared = all(extent == 1 for extent in x.shape[:levels])
     return x if shared else jnp.broadcast_to(x, (*batch, *x.shape[levels:]))

@@ -49,7 +49,7 @@ def _struct(leaf: Any, where: str) -> Struct:
 
 def is_symbolic(extent: Any) -> bool:
     """Return True for a symbolic extent of `jax.export`."""
-    from jax import export  # not part of `import jax` everywhere, and seldom needed
+    from jax import export  # `import jax` does not import it in every version
 
     return export.is_symbolic_dim(extent)
 
@@ -67,7 +67,7 @@ def check_enabled(outs: Sequence[Struct], owner: str) -> None:
 
 
 def check_has_effect(outs: Sequence[Struct], has_side_effect: bool, owner: str) -> None:
-    """Raise `OutputSpecError` for a call without outputs that JAX would drop."""
+    """Raise `OutputSpecError` for a call without outputs and without a side effect: JAX would drop the call."""
     if not outs and not has_side_effect:
         raise OutputSpecError(
             f"{owner}: outs describes no output, and has_side_effect is False: JAX would drop every call as unused. "
@@ -78,8 +78,8 @@ def check_has_effect(outs: Sequence[Struct], has_side_effect: bool, owner: str) 
 def order_of(tree: Any, names: Sequence[str], owner: str) -> tuple[int, ...]:
     """Return, for each leaf of the tree of ``outs``, the position of the output that it describes.
 
-    The keys of a dictionary are the *names* of the outputs, since JAX sorts the keys. The leaves of any other tree are
-    in the order of the outputs.
+    The keys of a dictionary must be the *names* of the outputs, since JAX sorts the keys. The leaves of any other tree
+    are in the order of the outputs.
     """
     _check_mappings(tree, owner)
     paths = _dictionary_keys(tree)
@@ -108,7 +108,7 @@ def check_has_order(tree: Any, owner: str) -> None:
 
 
 def _check_mappings(tree: Any, owner: str) -> None:
-    """Raise `OutputSpecError` for a dictionary of a class of the user's: its leaves may be in any order."""
+    """Raise `OutputSpecError` for a mapping of a user-defined class: its leaves may be in any order."""
     node = tree.node_data()
     if node is not None and issubclass(node[0], Mapping) and node[0] not in (dict, OrderedDict, defaultdict):
         raise OutputSpecError(

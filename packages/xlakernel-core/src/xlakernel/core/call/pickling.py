@@ -1,4 +1,4 @@
-"""Pickles of kernels and operators by name: search for the name in a module, and for the object of a name."""
+"""Pickles of kernels and operators by name: find an object's name in its module, and the object of a name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MAKERS = ("xlakernel.core", "xlakernel.numba", "xlakernel.cuda", "xlakernel.war
 
 
 def callers_module() -> str:
-    """Return the name of the module that the call comes from, as `collections.namedtuple` finds that of a class."""
+    """Return the name of the module that the call comes from, as `collections.namedtuple` does for its class."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_MAKERS):
         frame = frame.f_back
@@ -37,8 +37,8 @@ def find(module: str, name: str) -> Any:
 class MissingKernel:
     """A kernel or operator that is not found where it is unpickled; calling it raises `PickledKernelError`.
 
-    An error while unpickling would end a worker of a pool, and `multiprocessing.Pool` would wait for its answer for
-    ever.
+    An exception during unpickling would end a worker of a pool, and `multiprocessing.Pool` would never stop waiting for
+    the worker's result.
     """
 
     def __init__(self, what: str, place: str, found: str, advice: str) -> None:

@@ -16,7 +16,7 @@ _NUMBERS = (bool, int, float, complex)
 
 
 def is_none(value: Any) -> bool:
-    """Return True if *value* is None, which is a leaf where results are flattened."""
+    """Return True if *value* is None. As ``is_leaf``, the function makes `jax.tree.flatten` keep None as a leaf."""
     return value is None
 
 
@@ -43,7 +43,7 @@ def flat_results(
     """
     what = "tangents of the results" if tangents else "results"
     paths, flat = _paths(found)
-    # The tangent of one integer is None.
+    # None is allowed as the tangent of a single integer.
     if found is None and not (tangents and len(outs) == 1 and not is_smooth(outs[0].dtype)):
         raise ResultError(f"{owner}: {keyword} returned None; return the {what} (does it lack a return?).")
     if len(flat) != len(outs):

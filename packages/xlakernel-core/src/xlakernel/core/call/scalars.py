@@ -2,8 +2,8 @@
 
 A scalar is an operand of the call, so that a new value compiles nothing, and a value may be traced or mapped. A number
 keeps its NumPy dtype. With JAX's 64-bit types off, complex64 is the only dtype of 64 bits, so the operand of a 64-bit
-number is a complex64 of the same bytes. (An array of two words works too, but XLA takes longer to pass it.) Some
-backends take static scalars instead, and compile their values.
+number is a complex64 of the same bytes. (An array of two 32-bit numbers works too, but XLA takes longer to pass the
+array.) Some backends take static scalars instead, and compile the values into the kernel.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .._compat import is_tracing
 from ..errors import StaticArgumentError
 from ..structs import Struct
 
-#: A scalar of a call: its name, its dtype, and the bytes of its value; None: the value is an operand. Bytes, because 1,
-#: 1.0 and True are equal in Python and a NaN is not even equal to itself.
+#: A scalar of a call: its name, its dtype, and the bytes of its value; None: the value is an operand. The value is
+#: stored as bytes, because in Python 1, 1.0 and True are equal, and a NaN is not equal to itself.
 Entry = tuple[str, str, bytes | None]
 
 _FLOAT64 = struct.Struct("=d").pack
@@ -103,7 +103,7 @@ def number_of(dtype: str, data: bytes) -> np.generic:
 def plain_numbers(entries: Iterable[Entry]) -> dict[str, Any]:
     """Return the scalars with known values, by name.
 
-    A bool, int64 or float64 is returned as a Python number, which keeps the dtype of an array in JAX arithmetic.
+    A bool, int64 or float64 becomes a Python number, since a Python number keeps an array's dtype in JAX arithmetic.
     """
     numbers = {name: number_of(dtype, data) for name, dtype, data in entries if data is not None}
     return {name: x.item() if x.dtype in (np.bool_, np.int64, np.float64) else x for name, x in numbers.items()}
@@ -116,7 +116,7 @@ def operand_of(dtype: str, data: bytes) -> np.ndarray[Any, Any]:
 
 
 class _Number:
-    """The operand of a number, kept on the device from its second use on: a copy takes longer than a call."""
+    """The operand of a number, kept on the device from the second use on: a transfer takes longer than a call."""
 
     def __init__(self, operand: np.ndarray[Any, Any]) -> None:
         self.operand: Any = operand
@@ -149,7 +149,7 @@ def _on_device(platform: str, value: np.ndarray[Any, Any]) -> jax.Array:
 
 
 def operand(kernel: str, platform: str, name: str, value: Any) -> tuple[str, Any]:
-    """Return the dtype and the operand of a scalar, a number or a JAX array, which may be traced."""
+    """Return the dtype and the operand of a scalar *value*: a number, or a JAX array, also a traced one."""
     if not isinstance(value, (bool, int, float, np.generic)) and isinstance(value, jax.Array):
         check_scalar(kernel, name, value)
         return value.dtype.name, value

@@ -1,8 +1,8 @@
 """The binary interface of the XLA FFI C API, as data.
 
-Offsets and sizes in bytes on 64-bit platforms, from ``xla/ffi/api/c_api.h``. They are the same from jaxlib 0.7 to 0.12,
-and a test compares them with the header of the installed jaxlib (``jax.ffi.include_dir()``). All offsets in the project
-come from this file.
+The offsets and sizes, in bytes on 64-bit platforms, are those of ``xla/ffi/api/c_api.h``. They are the same from jaxlib
+0.7 to 0.12, and a test compares them with the header of the installed jaxlib (``jax.ffi.include_dir()``). All offsets
+in the project come from this file.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ ERROR_CODES = {
 #: ``XLA_FFI_AttrType``.
 ATTR_TYPES = {"array": 1}
 
-#: ``XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE``: XLA may capture what the handler does into a CUDA graph.
+#: ``XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE``: XLA may capture the handler's GPU work in a CUDA graph.
 COMMAND_BUFFER_COMPATIBLE = 1
 
 

@@ -1,8 +1,8 @@
-"""Registry of handlers. Each name is registered once, with one address, for the life of the process.
+"""Registry of handlers, the native functions that XLA calls by the name of a target.
 
-XLA keeps the address of a registered name and may use it at any later time, also from a cache of compiled programs. A
-second registration with another address breaks the CPU backend, and a call of a freed handler crashes. So nothing is
-ever replaced or released here, and a name must identify everything that its machine code depends on.
+XLA keeps the address of a registered name, and a cached program may call it at any later time. A second registration
+with another address breaks the CPU backend, and a call of a freed handler crashes. Each name is therefore registered
+once, with one address, for the life of the process, and must identify everything that its machine code depends on.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Handler(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """The description of a target with which a backend builds it in another process, under the same name.
+    """The description from which a backend builds a target in another process, under the same name.
 
     Attributes:
       module: the backend's module, ``xlakernel.<backend>._export`` or another name that ends in ``_export``; other
-        modules are refused when a program is loaded. Its ``prepare(name, data)`` compares the kernel in this process
-        with the exported one, and returns a function that registers the target.
+        modules are refused when a program is loaded. The module's ``prepare(name, data)`` compares the kernel in this
+        process with the exported one, and returns a function that registers the target.
       data: the argument ``data`` of ``prepare``, in JSON types.
     """
 
@@ -44,7 +44,7 @@ class Recipe:
 
 
 _handlers: dict[tuple[str, str], Handler] = {}
-# The recipes of the first and the latest kernel of a target: what a kernel refers to may have changed since.
+# Writers of the recipes of a target's first and latest kernel: objects that the first refers to may have changed.
 _recipes: dict[tuple[str, str], tuple[Callable[[], Recipe], ...]] = {}
 # The targets of loaded programs, by platform and name. A kernel of this process never uses one of them (`free_name`).
 _loaded: dict[tuple[str, str], Recipe] = {}
@@ -71,10 +71,10 @@ def ensure_registered(
       platform: XLA's name of the platform, ``"cpu"`` or ``"CUDA"``.
       build: returns the handler; called at most once for each name, by one thread.
       recipe: returns the target's recipe or raises `ExportError`; called when a program that uses the target is
-        exported. None: it cannot be exported.
+        exported. None: such a program cannot be exported.
 
     Returns:
-      The name, or another one if a loaded program has a target of this name.
+      The name, or another name if a loaded program has a target of this name.
 
     Raises:
       KernelTypeError: if the name cannot be printed.
@@ -85,7 +85,7 @@ def ensure_registered(
             name = free_name(name, platform)
             if (platform, name) not in _handlers:
                 check_api_version()
-                if not name.isprintable():  # LLVM and XLA cut it at a NUL, and crash
+                if not name.isprintable():  # LLVM and XLA cut a name at a NUL, and crash
                     raise KernelTypeError(
                         f"{name!r}: the name of a kernel has characters that cannot be printed. Give its function "
                         "another __qualname__."
@@ -100,7 +100,7 @@ def ensure_registered(
 
 
 def register_loaded(name: str, platform: str, recipe: Recipe, register: Callable[[], None]) -> None:
-    """Register a target of a loaded program. Kernels of this process get other names, and never use it.
+    """Register a target of a loaded program. Kernels of this process get other names, and never use this target.
 
     Args:
       name: the target's name in the program.
@@ -135,7 +135,7 @@ def check_loaded(name: str, platform: str, recipe: Recipe) -> None:
 
 
 def _identity(recipe: Recipe) -> tuple[str, list[Any]]:
-    """Return the parts of a recipe that determine the target's code; pickles and recorded shapes may differ."""
+    """Return the parts of a recipe that determine the target's code, without pickles and recorded shapes."""
     return recipe.module, [recipe.data.get(key) for key in ("checks", "arguments", "mode", "debug", "ordered")]
 
 
@@ -150,7 +150,7 @@ def is_registered(name: str, platform: str) -> bool:
 
 
 def recipes_of(name: str) -> dict[str, Callable[[], Recipe] | None]:
-    """Return the functions that write the target's recipe, by the platforms that it is registered for."""
+    """Return {platform: function that writes the recipe, or None} for the platforms of the target *name*."""
     targets = [target for target in list(_handlers) if target[1] == name]
     return {target[0]: _first_valid(*_recipes.get(target, (None,))) for target in targets}
 
@@ -158,7 +158,7 @@ def recipes_of(name: str) -> dict[str, Callable[[], Recipe] | None]:
 def _first_valid(
     first: Callable[[], Recipe] | None, latest: Callable[[], Recipe] | None = None
 ) -> Callable[[], Recipe] | None:
-    """Return a function that writes the latest recipe or, if it raises `ExportError`, the first."""
+    """Return a function that writes the latest recipe, or the first recipe if the latest raises `ExportError`."""
     if first is None or latest is None:
         return first
 

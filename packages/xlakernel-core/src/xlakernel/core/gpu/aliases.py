@@ -1,7 +1,7 @@
 """``input_output_aliases`` on the GPU, where XLA does not always give an input and its output the same memory.
 
-From jaxlib 0.11.1 on, XLA calls a handler on slices of larger arrays in place of copies of them
-(https://github.com/openxla/xla/pull/43831); the output is then another array, without the values of the input.
+From jaxlib 0.11.1 on, XLA may call a handler on a part of a larger array instead of on a copy of this part
+(https://github.com/openxla/xla/pull/43831). The output is then another array, without the values of the input.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .plan import Copy, Pointer
 
 
 def on_outputs(launchable: Launchable) -> Launchable:
-    """Return *launchable* with work on the memory of outputs in place of that of the inputs that they begin with."""
+    """Return *launchable* with the addresses of aliased inputs replaced by the addresses of their outputs."""
     if not launchable.aliases:
         return launchable
     launch, prepare = launchable.launch, launchable.prepare
@@ -33,13 +33,13 @@ def on_outputs(launchable: Launchable) -> Launchable:
 
 
 def copies(launchable: Launchable) -> tuple[Copy, ...]:
-    """Return the steps that copy inputs to their outputs, before the work; replays leave out copies to itself."""
+    """Return the steps that copy inputs to their outputs, before the work. Replays skip copies to the same address."""
     sizes = [array.nbytes for array in launchable.arrays]
     return tuple(Copy(Pointer(number), Pointer(output), sizes[number]) for number, output in _pairs(launchable))
 
 
 def with_copies(launchable: Launchable) -> Launchable:
-    """Return *launchable* with a function that does the `copies` and then the work, for calls through Python."""
+    """Return *launchable* with a *launch* that does the `copies` and then the work, for calls through Python."""
     if not launchable.aliases:
         return launchable
     shared = on_outputs(launchable)
@@ -55,7 +55,7 @@ def with_copies(launchable: Launchable) -> Launchable:
 
 
 def _pairs(launchable: Launchable) -> list[tuple[int, int]]:
-    """Return the numbers of each input and its output among the arrays."""
+    """Return the numbers of each aliased input and of its output, counted among all arrays."""
     inputs = sum(array.source == "input" for array in launchable.arrays)
     return [(number, inputs + output) for number, output in launchable.aliases]
 

@@ -1,4 +1,4 @@
-"""Debug mode on the GPU: calls run through Python on copies of their arrays, and handlers wait until they finish.
+"""Debug mode on the GPU: a handler runs its call through Python on copies of the arrays, and waits for the device.
 
 The checks are those of debug mode on the CPU (`native.debugging`). The copies are in device memory, between guards, and
 are compared on the host.
@@ -31,7 +31,7 @@ def build_debug_handler(launchable: Launchable, *, once: bool, stream: int | Non
 
     Args:
       launchable: the work of a call; its kernels are compiled with the checks that their compiler provides.
-      once: whether a call must launch it only once.
+      once: whether a call must launch the work only once.
       stream: see `build_python_handler`; memory still comes from the driver.
 
     Returns:
@@ -67,7 +67,7 @@ class DeviceMemory(Memory):
       stream: the stream of all copies. The work before the call must have finished.
     """
 
-    # The bytes that 1024 threads without bounds checks write beyond an array of the widest elements, of 16 bytes.
+    # Without bounds checks, 1024 threads may each write an element beyond an array; the widest elements have 16 bytes.
     guard = 16 * 1024
 
     def __init__(self, stream: int) -> None:
@@ -102,7 +102,7 @@ class DeviceMemory(Memory):
             failed = False
         finally:
             freed = [cuda.cuMemFree(address) for address in addresses]
-            if not failed:  # else their errors would repeat the failure
+            if not failed:  # after a failure, these calls would repeat its error
                 for result in freed:
                     check(result)
 

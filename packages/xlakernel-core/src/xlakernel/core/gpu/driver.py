@@ -34,7 +34,7 @@ def check(result: tuple[Any, ...]) -> Any:
 
 
 def describe(status: int) -> str:
-    """Return name, number and meaning of one of the driver's error codes."""
+    """Return the name, number and meaning of an error code of the driver."""
     try:
         code = cuda.CUresult(status)
     except ValueError:  # a code of a driver that is newer than the bindings
@@ -124,7 +124,7 @@ def current_device() -> int:
 def allocation_of(address: int) -> tuple[int, int, int] | None:
     """Return begin, size and number of the allocation in GPU memory that contains *address*, or None.
 
-    The driver never reuses the number, unlike addresses.
+    The driver reuses addresses, but never the number of an allocation.
     """
     status, begin, size = cuda.cuMemGetAddressRange(address)
     if int(status):
@@ -148,7 +148,7 @@ def load_kernel(kernel: int) -> Any:
 def allow_shared_mem(function: Any, nbytes: int) -> None:
     """Raise the limit on dynamic shared memory for launches of a ``CUfunction`` to at least *nbytes*.
 
-    It is never lowered: an earlier plan may launch the same function with more.
+    The limit is never lowered: an earlier plan may launch the same function with more shared memory.
     """
     function = cuda.CUfunction(int(function))
     with _limit_lock:

@@ -21,7 +21,7 @@ def fill(array: Array, address: int, pattern: bytes, stream: int) -> None:
         function = {1: driver.cuMemsetD8Async, 2: driver.cuMemsetD16Async, 4: driver.cuMemsetD32Async}[unit]
         check(function(address, value, length, stream))
         return
-    # A wide element is a row of 4-byte words: fill one column of these after the other.
+    # Each wide element is a row of 4-byte words: fill the columns one after the other.
     for offset in range(0, len(pattern), 4):
         word = int.from_bytes(pattern[offset : offset + 4], "little")
         check(driver.cuMemsetD2D32Async(address + offset, len(pattern), word, 1, count, stream))

@@ -12,7 +12,7 @@ from .plan import Array
 
 #: ``launch(stream, addresses)``: launch everything on the stream with this handle, on arrays at these addresses.
 LaunchFunction = Callable[[int, Sequence[int]], None]
-#: ``prepare(stream, addresses)``: return a function that does what `LaunchFunction` does.
+#: ``prepare(stream, addresses)``: return a function that launches everything on that stream, on those arrays.
 PrepareFunction = Callable[[int, Sequence[int]], Callable[[], None]]
 
 
@@ -28,16 +28,16 @@ class Launchable:
       place: file and line of its definition, for messages.
       arrays: the inputs of a call, then its outputs, without batch dimensions; *launch* is called with their addresses.
       launch: launches the work, in the context of the device; called several times for a recording.
-      prepare: makes the objects that cannot be made inside a stream capture, and returns the function to record, which
-        does the same as *launch*; None: *launch* itself is recorded.
+      prepare: makes the objects that cannot be made inside a stream capture, and returns the function to record. That
+        function does the same as *launch*. None: *launch* itself is recorded.
       record: True: record the work, or raise; False: run it through Python at each call; "auto": record it if possible.
-      recording: context manager around all recordings, in which memory that is freed is not allocated again.
-      unused: ``unused(sizes, position)``: for a kernel with parameters of these sizes, the offsets of the 8-byte words
-        in parameter *position* that the kernel never reads. Libraries leave them uninitialised.
+      recording: returns a context manager around all recordings. In this context, freed memory is not allocated again.
+      unused: ``unused(sizes, position)`` returns, for a kernel with parameters of these sizes, the offsets of the
+        8-byte words in parameter *position* that the kernel never reads. Libraries leave these words uninitialised.
       closed_over: functions and containers to search for device arrays that the work uses besides its arguments.
-      aliases: numbers of inputs, and of the outputs that begin with their values and need not be written; *launch* is
-        called with the address of the output for both.
-      recipe: returns the recipe that makes the target in another process; None: it cannot be made there.
+      aliases: pairs of numbers of an input and an output. The output begins with the values of the input, and need not
+        be written; *launch* is called with the address of the output for both.
+      recipe: returns the recipe that makes the target in another process; None: another process cannot make it.
     """
 
     name: str

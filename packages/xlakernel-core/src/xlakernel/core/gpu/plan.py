@@ -24,7 +24,7 @@ class Array:
 
     Attributes:
       source: ``"input"`` or ``"output"``.
-      index: its number among the inputs, or among the outputs.
+      index: the array's number among the inputs, or among the outputs.
       dtype: NumPy name of the element's dtype.
       shape: its extents.
     """
@@ -63,8 +63,8 @@ class Pointer:
     """A place in the memory of a call.
 
     Attributes:
-      array: the number of one of the plan's arrays, or of a scratch block, numbered after the arrays.
-      offset: bytes from its beginning; negative or beyond its end for a reversed view, for example.
+      array: the number of an array of the plan, or of a scratch block (temporary memory); these follow the arrays.
+      offset: bytes from the beginning of the array; negative or beyond the end for a reversed view, for example.
     """
 
     array: int
@@ -80,7 +80,7 @@ class Launch:
     """The launch of a kernel.
 
     Attributes:
-      kernel: its name, for messages.
+      kernel: the kernel's name, for messages.
       handle: the driver's handle, a ``CUkernel`` or a ``CUfunction``.
       grid: blocks along x, y and z.
       block: threads of a block along x, y and z.
@@ -169,7 +169,7 @@ class Plan:
       arrays: the inputs of the call, then its outputs.
       steps: in the order of the stream.
       scratch: bytes of each block of temporary memory that the call needs.
-      device: the ordinal of the only CUDA device that it can run on; None: any device.
+      device: the ordinal of the only CUDA device that the plan can run on; None: any device.
     """
 
     arrays: tuple[Array, ...]

@@ -1,7 +1,7 @@
 """The handler that runs a launchable through Python, slice by slice, on XLA's stream.
 
-It serves work that cannot be recorded, and debug mode. XLA calls it from any of its threads; it holds the GIL during a
-call and has no state between calls.
+The handler serves work that cannot be recorded, and debug mode. XLA calls the handler from any of its threads. The
+handler holds the GIL during a call and has no state between calls.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def build_python_handler(
     Args:
       launchable: the work of a call.
       observer: runs the call in place of the handler, as in debug mode (`debug`).
-      stream: the handle to launch on in place of XLA's stream, for calls on the CPU platform, which has none. The
-        driver is then not called.
+      stream: the handle of the stream to launch on in place of XLA's, for calls on the CPU platform, where XLA has no
+        stream. The CUDA driver is then not called.
 
     Returns:
       The handler. XLA does not capture it in a CUDA graph.
@@ -68,7 +68,7 @@ def build_python_handler(
 
 @global_compiler_lock
 def _compile_entry(upcall: int, *, has_stream: bool) -> MachineCode:
-    """Return machine code that answers the handshake, gets the stream of a call, and passes both to *upcall*."""
+    """Return machine code that answers the handshake, or passes the call frame and the call's stream to *upcall*."""
     module = new_module(cpu_target.target_context)
     function, builder = new_function(module, "", ir.FunctionType(POINTER, [POINTER]), linkage="external")
     (frame,) = function.args
@@ -97,7 +97,7 @@ class _PythonCall:
             self._call(frame, stream or 0)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001  # called from machine code: it would be printed and lost
+        except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions
             label, place = self.launchable.label, self.launchable.place
             return new_error(api_of(frame), *describe(error, label, place, _location(error, place)))
         return None
@@ -139,7 +139,7 @@ class _PythonCall:
                     f"made for {', '.join(map(str, arrays))}, after any batch dimensions; {array.source} "
                     f"{array.index} of the call is {_dtype_name(dtype_of(view))}[{','.join(map(str, view.shape))}]"
                 )
-        # An extent of 1 is shared by all slices, unless every array has it.
+        # The extent of an axis is that of the arrays that do not have 1 there, or 1.
         extents = zip(*(view.shape[:levels] for view in views), strict=True)
         batch = tuple(next((extent for extent in axis if extent != 1), 1) for axis in extents)
         for array, view in zip(arrays, views, strict=True):
@@ -175,9 +175,9 @@ def _slices(views: Sequence[ArrayView], batch: tuple[int, ...], addresses: Seque
 
 @contextlib.contextmanager
 def _own_stream(stream: int) -> Iterator[int]:
-    """Yield a stream that waits for the present work on XLA's stream; on exit, make XLA's stream wait for its work.
+    """Yield a stream that waits for the present work on XLA's stream; on exit, make XLA's stream wait for that stream.
 
-    Unlike XLA's streams, it is ordered with CUDA's default stream, where libraries copy and launch by default.
+    Unlike XLA's streams, this stream is ordered with CUDA's default stream, where libraries copy and launch by default.
     """
     with _context_of(stream):
         context = int(check(cuda.cuCtxGetCurrent()))
@@ -196,7 +196,7 @@ def _own_stream(stream: int) -> Iterator[int]:
         _let_wait(stream, own, event)
 
 
-_streams = threading.local()  # each thread has its own events: an event must not be recorded again before its wait
+_streams = threading.local()  # by thread: another thread must not record an event again before the wait on it
 
 
 def _let_wait(stream: Any, other: Any, event: Any) -> None:

@@ -1,4 +1,4 @@
-"""Registration of a launchable's target: recorded if possible, else run through Python."""
+"""Registration of a launchable's target (its named handler): recorded if possible, else run through Python."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _DEBUG = {False: "&debug", True: "&debug-once"}
 _targets: dict[str, Target] = {}
 _not_recorded: set[str] = set()  # names of launchables with record="auto" that cannot be recorded
 _warned: set[tuple[str, str]] = set()
-# Held during a recording. The registry's lock would deadlock: a recording compiles kernels under one of Numba's locks,
-# and other threads register while they hold that one.
+# Held during a recording, instead of the registry's lock. A recording takes Numba's lock to compile kernels, and other
+# threads take the registry's lock while they hold Numba's: both orders together could deadlock.
 _lock = threading.RLock()
 
 
@@ -39,13 +39,13 @@ def register(launchable: Launchable, *, once: bool = False, debug: bool = False)
     Args:
       launchable: the work of a call.
       once: whether a call must do its work only once, also in debug mode.
-      debug: whether to run it in debug mode (`config.debug_mode`).
+      debug: whether to run the work in debug mode (`config.debug_mode`).
 
     Returns:
-      Its target.
+      The target.
 
     Raises:
-      RecordingError: if it must be recorded and cannot be.
+      RecordingError: if the work must be recorded and cannot be.
       DeviceError: if there is no GPU.
       LaunchError: if the driver refuses a launch.
     """
@@ -56,7 +56,7 @@ def register(launchable: Launchable, *, once: bool = False, debug: bool = False)
 
 
 def register_again(launchable: Launchable, target: str, *, debug: bool) -> Target:
-    """Register the handler of *launchable* under the name *target*, which `register` gave it in another process."""
+    """Register the handler of *launchable* under the name *target* that `register` chose in another process."""
     once = debug and target.endswith(_DEBUG[True])
     name = target.removesuffix(_DEBUG[once]) if debug else target
     return register(dataclasses.replace(launchable, name=name, own=""), once=once, debug=debug)
@@ -105,18 +105,18 @@ def _build_recorded(launchable: Launchable) -> tuple[Handler, tuple[int, ...]]:
             continue
         if plan.device is None:
             _load(plan, device)
-        elif not kept:  # device arrays that the work refers to would tie it to the first device
+        elif not kept:  # otherwise the work refers to arrays on the first device, and runs only there
             other, _ = _record(launchable, device)
             plans.append(other)
     scratch = _largest([plan.scratch for plan in plans], launchable)
     handler = build_handler(plans, label=launchable.label)
-    # A kernel is unloaded when nothing refers to it, and a plan has only its handle.
+    # A kernel is unloaded when no object refers to it, and a plan has only the handle of a kernel.
     keep_alive.append(Closure(launchable.closed_over).objects)
     return Handler(handler.address, (handler.keep_alive, keep_alive, launchable)), scratch
 
 
 def _home(launchable: Launchable) -> int:
-    """Return the device to record on: that of the device arrays that the work refers to, else the usual one."""
+    """Return the device to record on: the device of the arrays that the work refers to, else the usual device."""
     usual = usual_device()
     with context_of(usual):
         found = {device_of(array.begin) for array in Closure(launchable.closed_over).arrays} - {None}
@@ -132,13 +132,13 @@ def _record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
 def _load(plan: Plan, device: int) -> None:
     """Load the kernels on a device, and raise their limits on dynamic shared memory as on the device of the recording.
 
-    XLA may capture their first launch, and loading is not allowed then.
+    Otherwise they would be loaded at their first launch. XLA may capture that launch, and a capture allows no loading.
     """
     with context_of(device):
         for step in plan.steps:
             if isinstance(step, Launch):
                 function = load_kernel(step.handle)
-                # On a GPU that allows less, a replay is an error that names the kernel.
+                # On a GPU that allows less, a replay fails with an error that names the kernel.
                 with contextlib.suppress(DeviceError):
                     allow_shared_mem(function, step.shared_mem)
 

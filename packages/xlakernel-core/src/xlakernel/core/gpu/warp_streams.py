@@ -1,6 +1,6 @@
 """Arrays and streams of NVIDIA Warp over XLA's memory and streams, for every backend that launches with Warp.
 
-Warp is imported inside the functions: core does not depend on it.
+Warp is imported inside the functions: xlakernel.core does not depend on Warp.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any
 
 # A Warp device has one current stream for all threads.
 _lock = threading.RLock()
-# Modules with kernels that plans launch. Warp would unload one when other kernels are defined in it.
+# Modules with kernels that plans launch. Warp would unload such a module when other kernels are defined in it.
 _modules: set[Any] = set()
 
 
 def device_array(address: int, nbytes: int, shape: Sequence[int], dtype: Any, device: int) -> Any:
-    """Return a ``warp.array`` of Warp's *dtype*, a vector's for example, over memory of a GPU that it does not own."""
+    """Return a ``warp.array`` over GPU memory that it does not own. *dtype* is one of Warp's, such as a vector's."""
     import warp
 
     place = warp.get_cuda_device(device)
@@ -32,7 +32,7 @@ def entered(handle: int, device: int) -> Iterator[Any]:
     with (
         _lock,
         _registered(warp.get_cuda_device(device), handle) as stream,
-        # sync_enter would wait for the stream that was current before, and so tie a recording to it.
+        # sync_enter would wait for the previous current stream; a recording would then depend on that stream.
         warp.ScopedStream(stream, sync_enter=False),
         _captured(stream),
     ):
@@ -41,11 +41,11 @@ def entered(handle: int, device: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _registered(device: Any, handle: int) -> Iterator[Any]:
-    """Register a stream with Warp in this context, at the end of which the stream may be destroyed.
+    """Register a stream with Warp in this context only, so that the caller may destroy the stream afterwards.
 
-    Warp would unregister it when the object is collected, and the traceback of an error keeps that alive for longer.
-    Meanwhile Warp's native code uses the handle, for example when an array is freed in a capture: after the stream was
-    destroyed this crashes. The driver also gives the handle to the next stream, which would be unregistered in use.
+    Warp itself unregisters a stream when its ``warp.Stream`` is collected, and the traceback of an error may keep this
+    object alive. Warp's native code would then use the handle of the destroyed stream, for example when an array is
+    freed in a capture, and crash. The driver may also give the handle to a new stream, which Warp would unregister.
     """
     import warp
 
@@ -59,7 +59,7 @@ def _registered(device: Any, handle: int) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _captured(stream: Any) -> Iterator[None]:
-    """Announce to Warp a capture that it did not begin, so that it allocates and frees memory as in one of its own."""
+    """Announce to Warp a capture by others, so that Warp allocates and frees memory as in a capture of its own."""
     import warp
 
     if not stream.is_capturing:
@@ -75,7 +75,7 @@ def _captured(stream: Any) -> Iterator[None]:
 
 
 def set_up(device: int) -> None:
-    """Make Warp set up a GPU: it does so on the default stream at its first allocation, which would end a capture."""
+    """Make Warp set up a GPU now. Its first allocation does this on the default stream, and so would end a capture."""
     import warp
 
     warp.empty(1, dtype=warp.uint8, device=warp.get_cuda_device(device))

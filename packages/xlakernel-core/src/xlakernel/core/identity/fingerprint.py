@@ -2,10 +2,10 @@
 
 Numba and similar compilers freeze the references of a function: globals, closure cells, attributes of modules and
 helper functions are constants of the machine code. Two functions with the same fingerprint compile to the same code; a
-name made from it can therefore be registered once (`ffi.registry`) and looked up in a cache on disk.
+name made from the fingerprint can therefore be registered once (`ffi.registry`) and looked up in a cache on disk.
 
 The bytecode is hashed, not the source: the file that `inspect` reads may have been edited since the function was made,
-and a name made from it would stand for code that was never compiled. Line numbers are left out.
+and a name made from that source would stand for code that was never compiled. Line numbers are left out.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from .versioned import (
 )
 from .wrapper_options import options_of
 
-# Identity of an object of an unknown kind → a random number, which distinguishes it from every other object, in this
-# process and any other, and the object, kept alive so that no other one gets its identity.
+# Identity of an object of an unknown kind → a random number and the object. The number distinguishes the object from
+# all others, also in other processes. The object is kept alive, so that no other object gets its identity.
 _unknown: dict[int, tuple[str, Any]] = {}
 
 # Name of a symbol → its address when a fingerprint first depended on it.
@@ -59,16 +59,17 @@ class Examination:
 
     Attributes:
       digest: the fingerprint, 32 hexadecimal digits.
-      content: the fingerprint without the identities of objects that are used in object mode, for comparison with code
-        of another process; usually equal to the digest.
+      content: the fingerprint without the identities of objects that are used in Numba's object mode, for comparison
+        with code of another process. Usually equal to the digest.
       unknown: objects of kinds that cannot be compared; they make the fingerprint different in every process.
       functions: the function and every function that it refers to, directly or not, each once.
-      names: every name that may be that of an attribute used by one of the functions.
-      hidden: what a compiler that copies references misses: the compiled functions among them that are found in a list,
-        dictionary or set, in a module of a versioned package, or by an import inside a function; and callable objects,
-        which may contain such functions, as ``functools.cache`` does.
-      has_object_mode: whether one of the functions uses object mode, in which Python calls what the block refers to.
-      owned: if so, the mutable objects in closure cells and default values. Another process cannot find them by a name.
+      names: every name that may be the name of an attribute that one of the functions uses.
+      hidden: objects that a compiler misses when it copies the references of functions. They are compiled functions in
+        a list, dictionary or set, in a module of a versioned package (`versioned`), or from an import inside a
+        function; and callable objects that may contain compiled functions, such as a result of ``functools.cache``.
+      has_object_mode: True if one of the functions uses object mode, where Python runs a block of the function.
+      owned: with object mode, the mutable objects in closure cells and default values, without compiled functions.
+        Another process cannot find these objects by a name. Empty without object mode.
       snapshot: the references that the fingerprint covers.
     """
 
@@ -96,9 +97,9 @@ def examine(
       function: a Python function, or a compiler's wrapper of one (an object with ``py_func``), about to be compiled
         together with its helpers.
       options: whatever else determines the machine code.
-      implementations: returns the functions that the compiler uses as the implementation of its argument: a plain
-        function (``numba.overload``), the name of an attribute (``numba.extending.overload_method``), or None, which
-        stands for all operators and builtins.
+      implementations: returns the functions that the compiler uses in place of the argument. The argument is an object
+        such as a function (``numba.overload``), the name of an attribute (``numba.extending.overload_method``), or None
+        for all operators and builtins.
       describe: returns the value to hash in place of an object, such as a kernel of another library; or None.
       snapshot: the references that were read before; None: all are read now.
     """
@@ -109,7 +110,7 @@ def examine(
     if walk.has_object_mode and (number := number_of(content, [*walk.owned, *walk.globals])):
         digest = _digest([content.encode(), str(number).encode()])
     hidden = list(walk.hidden.values())
-    # The references of a compiled function are in the list too.
+    # A compiled function is left out: its own references are in the list.
     owned = [value for value in mutable_objects(walk.owned) if walk.has_object_mode and not wraps_function(value)]
     names = frozenset(walk.names)
     found = digest, content, walk.unknown, functions, names, hidden, walk.has_object_mode, owned
@@ -117,7 +118,7 @@ def examine(
 
 
 def fingerprint(function: Any, options: Mapping[str, Any] | None = None, *arguments: Any, **more: Any) -> str:
-    """Return the digest of `examine`, which has the same arguments."""
+    """Return the digest in the result of `examine`, which takes the same arguments."""
     return examine(function, options, *arguments, **more).digest
 
 
@@ -130,7 +131,7 @@ def _digest(parts: Iterable[bytes]) -> str:
 
 
 class _Walk:
-    """A traversal, which yields the parts to hash and collects functions, modules, names and unknown objects."""
+    """A traversal that yields the parts to hash, and collects functions, modules, names and unknown objects."""
 
     def __init__(
         self,
@@ -146,15 +147,15 @@ class _Walk:
         self.owned: list[Any] = []  # the values of functions' closure cells and defaults
         self.globals: list[Any] = []  # the values of functions' globals
         self.has_object_mode = False
-        # Identity → number, in the order of the walk, and function.
+        # Identity of a function → its number in the order of the walk, and the function.
         self.functions: dict[int, tuple[int, Any]] = {}
-        # By identity, and whether it is hidden: something may be found in both ways.
+        # The keys are the identity of an object, and whether it is hidden: the walk may find an object in both ways.
         self._modules: dict[tuple[int, bool], tuple[types.ModuleType, bool]] = {}
         self._walked: set[tuple[int, bool]] = set()
         self._expanded: dict[int, Any] = {}
         self._containers: dict[int, int] = {}  # the lists and dictionaries around the current value
         self.hidden: dict[int, Any] = {}
-        self._is_hidden = False  # the state for the current value
+        self._is_hidden = False  # True while the current value is hidden
 
     def content(self, value: Any) -> Iterator[bytes]:
         """Yield the parts of *value*, and of the attributes and implementations that its functions use by name."""
@@ -173,7 +174,7 @@ class _Walk:
             yield f"{value.dtype!r}{value.shape}{_layout(value)}".encode()
             yield (self.snapshot.array(value) if isinstance(value, (np.ndarray, np.void)) else value).tobytes()
         elif literal := literal_writer(kind):
-            if isinstance(value, str):  # `getattr(module, NAME)`
+            if isinstance(value, str):  # may name an attribute: `getattr(module, NAME)`
                 self.names.add(value)
             yield literal(value)
         elif isinstance(value, slice):
@@ -222,7 +223,7 @@ class _Walk:
             else:
                 yield self._distinct(value)
                 yield from self._pointer(value)
-            if callable(value):  # a ufunc in C, a partial or a user's object, for which implementations are declared
+            if callable(value):  # a ufunc in C, a partial or a user's object may have implementations
                 yield from self._implementations(value)
 
     def _hidden(self, parts: Iterator[bytes]) -> Iterator[bytes]:
@@ -250,7 +251,7 @@ class _Walk:
             yield self._distinct(value)
         elif kind == "ExternalFunction":
             address = sys.modules["llvmlite.binding"].address_of_symbol(value.symbol)
-            if _addresses.setdefault(value.symbol, address) != address:  # it was replaced in this process
+            if _addresses.setdefault(value.symbol, address) != address:  # the symbol was replaced in this process
                 self.unknown.append(value)
                 yield str(address).encode()
 
@@ -302,7 +303,7 @@ class _Walk:
                 content = None
             self.owned.append(content)
             yield from self.value(content)
-        # Imports occur in functions that run as Python: one declared with `overload` returns the implementation.
+        # Functions that run as Python have imports: for example, a function of `overload` returns an implementation.
         for name in imports_in(function.__code__):
             yield name.encode()
             yield from self._hidden(self.value(imported(name, function.__globals__.get("__package__"))))
@@ -318,10 +319,10 @@ class _Walk:
                     yield from self.value(value)
 
     def _attributes(self) -> Iterator[bytes]:
-        """Yield the parts of the attributes of modules, and of the implementations of attributes, by name."""
+        """Yield the parts of modules' attributes, and of implementations of attributes, that have one of the names."""
         # `constants.TAU` in a kernel is frozen like a global. The bytecode does not show which names are attributes of
-        # which module, and a helper may get the module as an argument. So each name in any function counts for each
-        # module that has it, and for each declared attribute: at worst a hash changes needlessly.
+        # which module, and a helper may get the module as an argument. So every name in any function is looked up in
+        # every module, and among the declared attributes. At worst, a hash changes needlessly.
         declared: set[str] = set()
         followed: dict[tuple[int, bool], set[str]] = {}
         while True:
@@ -352,7 +353,7 @@ class _Walk:
             yield f"{qualified_name(module)}.{name}".encode()
             yield from self.value(value)
         else:
-            # The package's own name of an object, which the user may have bound to another one.
+            # The user may have bound the name to another object of the package: this object has another name.
             own, name = qualified_name(value), f"{module.__name__}:{name}"
             if own != name and not own.endswith(":"):  # an object with a name
                 yield f"{name} {own}".encode()
@@ -390,7 +391,7 @@ def _layout(value: Any) -> str:
     return order if flags.aligned else f"{order} unaligned"
 
 
-# The digest of an unchanged kernel is needed whenever a program with it is lowered.
+# Cached, since every lowering of a program with a kernel needs the digest of the kernel.
 @functools.lru_cache(maxsize=4096)
 def code_digest(code: types.CodeType) -> bytes:
     """Return the digest of bytecode, without line numbers; code objects are immutable and refer to nothing else."""

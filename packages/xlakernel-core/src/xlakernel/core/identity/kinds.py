@@ -8,7 +8,7 @@ from typing import Any
 from . import warp_kinds
 from .versioned import origin
 
-# Package and name of a type → the public attributes that determine its objects.
+# Package and name of a type → the public attributes that determine what its objects do.
 _ATTRIBUTES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("builtins", "method"): ("__func__", "__self__"),
     ("cupy", "RawKernel"): ("code", "file_path", "name", "options", "backend", "enable_cooperative_groups"),

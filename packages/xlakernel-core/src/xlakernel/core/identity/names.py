@@ -9,7 +9,7 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-# The instructions for globals. Those of class bodies use the two others than `LOAD_GLOBAL` to read one.
+# The instructions that access globals. Class bodies use `LOAD_NAME` and `LOAD_FROM_DICT_OR_GLOBALS`.
 _OF_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"}
 
 

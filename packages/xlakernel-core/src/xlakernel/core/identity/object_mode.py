@@ -1,7 +1,7 @@
 """Objects that kernels use in Numba's object mode, where a program contains the objects themselves.
 
-Elsewhere, a compiler freezes the contents of objects, so that kernels with equal objects share their code. An
-``objmode`` block may change an object, such as a list that it appends to, and its kernel needs code of its own.
+Outside of object mode, a compiler freezes the contents of objects, so that kernels with equal objects share code. An
+``objmode`` block may change an object, for example append to a list, so each kernel needs code with its own objects.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from .literals import literal_writer
 
-# Fingerprint of functions → the objects of each group of functions that have it, by identity and kept alive.
+# Fingerprint → the sets of objects seen with it. The objects of a set are stored by identity, and kept alive.
 _known: dict[str, list[dict[int, Any]]] = {}
 _lock = threading.Lock()
 
@@ -26,9 +26,9 @@ def is_object_mode(value: Any) -> bool:
 
 
 def number_of(content: str, references: Iterable[Any]) -> int:
-    """Return the number of the objects among *references*, those of functions with the fingerprint *content*.
+    """Return the number of the set of mutable objects in *references*, counted for the fingerprint *content*.
 
-    The first objects in a process have the number 0, so that usually a kernel has one name in all processes.
+    The first set in a process has the number 0, so that a kernel usually has the same name in all processes.
     """
     objects = {id(value): value for value in mutable_objects(references)}
     with _lock:

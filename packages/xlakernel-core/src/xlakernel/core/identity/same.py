@@ -10,7 +10,7 @@ from typing import Any
 class Same:
     """A function that is equal to itself alone, even if it is an object with an ``__eq__`` of its own.
 
-    Two accesses of a method of one object are equal: each makes a new method.
+    Two accesses of a method of one object are equal, although each access creates a new method.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -19,7 +19,7 @@ class Same:
     @property
     def _key(self) -> Any:
         function = self.function
-        # Python compares the objects of methods by identity.
+        # Equal methods have the same function, and the same object by identity.
         return function if isinstance(function, types.MethodType) else id(function)
 
     def __eq__(self, other: object) -> bool:

@@ -25,12 +25,12 @@ class References(NamedTuple):
 class Snapshot:
     """The references of functions, the attributes of modules and the elements of arrays and containers, each read once.
 
-    Another thread may change them at any time. A fingerprint describes the code that is compiled because both are made
-    from one snapshot.
+    Another thread may change them at any time. The fingerprint and the compiled code are made from one snapshot, so
+    that the fingerprint describes the code.
     """
 
     def __init__(self) -> None:
-        # By identity; each value contains the object, so that no other object gets its identity.
+        # Keys are identities. Each value contains the object, so that no other object gets its identity.
         self._references: dict[int, tuple[types.FunctionType, References]] = {}
         self._attributes: dict[int, tuple[types.ModuleType, dict[str, Any], set[str]]] = {}
         self._arrays: dict[int, tuple[Any, np.ndarray[Any, Any]]] = {}
@@ -69,7 +69,7 @@ class Snapshot:
         return self._arrays[id(array)][1]
 
     def container(self, value: Any) -> Any:
-        """Return the elements of a list, dictionary or set, as its base type has them, in a new one."""
+        """Return a plain copy of a list, dictionary or set, made without the methods of a subclass."""
         if id(value) not in self._containers:
             base = next(kind for kind in (list, dict, set) if isinstance(value, kind))
             items: Any = dict.items(value) if base is dict else base.__iter__(value)
@@ -77,10 +77,10 @@ class Snapshot:
         return self._containers[id(value)][1]
 
     def frozen(self, value: Any) -> Any:
-        """Return copies of an array, of a record, and of a container and what is in it; any other value as it is.
+        """Return a copy of an array, a record, or a container with its elements; any other value unchanged.
 
-        An object of a subclass is no copy, except for record arrays and named tuples: copying would run methods of the
-        user.
+        An object of a subclass is not copied, since a copy would run methods of the user. Exceptions are record arrays
+        and named tuples.
         """
         if type(value) in (np.ndarray, np.recarray):
             return self.array(value).view(type(value))

@@ -1,4 +1,4 @@
-"""Packages whose version identifies their functions, so that a fingerprint contains these by name alone."""
+"""Versioned packages: the version identifies the functions, and a fingerprint contains them by name alone."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from .literals import literal_writer
 from .object_mode import is_object_mode
 
 # Packages whose version determines their functions. A fingerprint contains such a function by name, without its code
-# and references. Values are hashed nevertheless: some differ between processes (`time.timezone`), and users may set
-# others. The versions of compilers are among the options that a wrapper adds to a fingerprint.
+# and references. Values in these packages are hashed nevertheless: some differ between processes (`time.timezone`), and
+# users may set others. The versions of compilers are among the options that a wrapper adds to a fingerprint.
 _VERSIONED = frozenset(
     {"builtins", "cmath", "jax", "jaxlib", "llvmlite", "math", "ml_dtypes", "numba", "numba_cuda", "numpy", "operator"}
     | {"scipy"}
 )
-# Likewise, if the package on the right has a ``__version__``, as a user's own package of such a name hardly has.
+# Versioned if the package on the right has a ``__version__``; a user's own package of this name rarely has it.
 _VERSIONED_IF = {"cupy": "cupy", "cupyx": "cupy", "torch": "torch", "warp": "warp"}
-# Likewise, parts of namespaces. A package "cuda" may be a user's own, and xlakernel.sparse has kernels to be hashed.
+# Versioned parts of namespaces. Another "cuda" may be a user's own, and kernels of xlakernel.sparse must be hashed.
 _VERSIONED_PARTS = ("cuda.bindings.", "cuda.core.", "xlakernel.core.")
-# Likewise, the standard library: modules without a file, or in this folder, unlike a user's module of the same name.
+# The standard library is versioned, too: its modules have no file, or a file in this folder. A user's module of the
+# same name is elsewhere.
 _STANDARD_LIBRARY = sysconfig.get_path("stdlib") + os.sep
-# Outside of a virtual environment, that folder contains the installed packages.
+# Outside of a virtual environment, that folder contains the folders of installed packages.
 _INSTALLED = tuple(sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib"))
 
 
@@ -114,7 +115,7 @@ def attributes_of(module: types.ModuleType, names: Iterable[str]) -> dict[str, A
 
 
 def imported(name: str, package: str | None) -> types.ModuleType | None:
-    """Import a module as a function does, and return it, or None if that fails. Versioned packages are not imported."""
+    """Return a module, imported if need be; None on failure. Versioned packages are not imported, only looked up."""
     with contextlib.suppress(Exception):  # the function may catch the error, or never run the import
         name = importlib.util.resolve_name(name, package)
         top = name.partition(".")[0]

@@ -1,6 +1,6 @@
-"""Descriptions of NVIDIA Warp's kernels and of the objects that these may refer to, for `kinds`.
+"""Descriptions of NVIDIA Warp's kernels and of the objects that kernels may refer to, for `kinds`.
 
-Warp is imported when the first of its objects is described; core does not require it.
+Warp is imported when its first object is described; xlakernel.core does not require Warp.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# Optional parts of a user-defined function besides its Python code.
+# Optional attributes of a user-defined Warp function, besides its Python code.
 _PARTS_OF_A_FUNCTION = (
     *("native_snippet", "adj_native_snippet", "replay_snippet"),
     *("custom_grad_func", "custom_replay_func", "inline_hint"),
@@ -16,7 +16,7 @@ _PARTS_OF_A_FUNCTION = (
 
 
 def describe(value: Any) -> Any:
-    """Return a description that `fingerprint` can hash, of an object or class from Warp; None if it is unknown."""
+    """Return a description of an object or class from Warp that `fingerprint` can hash; None if there is none."""
     names, described = _KINDS.get(type(value).__qualname__, ((), _describe_value))
     return described(value) if all(hasattr(value, name) for name in names) else None
 
@@ -34,16 +34,16 @@ def _kernel(value: Any) -> Any:
 
 
 def _module(value: Any) -> Any:
-    # The options alone: kernels are described where they are used. "block_dim" is left out, since some versions of
-    # Warp change it when they load the module.
+    # Only the options are described, since kernels are described where they are used. "block_dim" is left out, since
+    # some versions of Warp change this option when they load the module.
     return {name: option for name, option in value.options.items() if name != "block_dim"}
 
 
 def _function(value: Any) -> Any:
-    if value.func is None:  # one of Warp's own
+    if value.func is None:  # a builtin of Warp
         return value.key
     declared = {**value.user_overloads, **getattr(value, "user_templates", {})}
-    # The overloads of a generic function depend on the kernels that were compiled so far.
+    # Overloads made from a generic function are left out: they depend on the kernels that were compiled so far.
     own = {s: f for s, f in sorted(declared.items()) if getattr(f, "generic_parent", None) is None}
     return [value.key, [_overload(one) for one in own.values() or (value,)]]
 
@@ -71,7 +71,7 @@ def _describe_value(value: Any) -> Any:
 
     kind = type(value)
     if isinstance(value, type) or warp.types.is_array(value):
-        # The content of an array may change.
+        # An array with data is not described, since its content may change.
         return None if getattr(value, "device", None) is not None else _type(value)
     if warp.types.type_is_composite(kind):
         return [_type(kind), bytes(value)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-# A ufunc's identity and layout, a stencil's mode and options.
+# Attributes of ufuncs (identity and layout) and of stencils (mode and options).
 _NAMES = ("identity", "reorderable", "signature", "is_dynamic", "mode", "options")
 
 
 def options_of(wrapper: Any) -> tuple[Any, ...]:
     """Return the options of a dispatcher, a ufunc, an intrinsic, a stencil or a C callback, for `fingerprint`."""
     compiler = getattr(wrapper, "_compiler", None)
-    # Those of a C callback are its compiler's.
+    # The options of a C callback are attributes of its compiler.
     source = wrapper if hasattr(wrapper, "targetoptions") else compiler
     builder = getattr(wrapper, "gufunc_builder", None)
     return (
@@ -29,7 +29,7 @@ def options_of(wrapper: Any) -> tuple[Any, ...]:
 def _declared_signatures(wrapper: Any) -> list[str] | None:
     """Return the declared signatures with the types of their results; None if the wrapper compiles on demand.
 
-    Declared ones are final: arguments are converted to them. Others depend only on earlier calls.
+    Declared signatures are final: arguments are converted to them. Other signatures depend only on earlier calls.
     """
     if getattr(wrapper, "_can_compile", True) and not getattr(wrapper, "_frozen", False):
         return None

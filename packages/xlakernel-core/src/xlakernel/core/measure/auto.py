@@ -1,17 +1,17 @@
 """``backend="auto"``: the backend that was measured to be the fastest for similar calls.
 
 A call with arrays, outside of any transformation, is measured unless a choice for similar calls is known. Times vary by
-a few percent between measurements; the default is therefore replaced only by a backend that takes less than `_MARGIN`
-of its time.
+a few percent between measurements; another backend therefore replaces the default only if it takes at most `_MARGIN`
+of the default's time.
 
-A call inside a transformation of JAX has no arrays to measure with: when it is lowered, it takes the choice that is
-known, or the default. Until then its backend stays ``"auto"``, because a program may be lowered for several platforms,
-and because a differentiation rule passes the request on to other operators, which may have other backends.
+A call inside a transformation of JAX has no arrays to measure with. When its program is lowered, the call takes a known
+choice, or else the default. Until then the call's backend stays ``"auto"``: a program may be lowered for several
+platforms, and a differentiation rule passes ``"auto"`` on to other operators, which may have other backends.
 
-JAX does not distinguish a call in a callback of a program, or inside ``jax.ensure_compile_time_eval``, from one
-outside: these are measured too.
+To JAX, calls in a callback of a program and calls inside ``jax.ensure_compile_time_eval`` are like calls outside of a
+transformation. Such calls are measured too.
 
-An argument ``op`` is an `XLACustomKernel` or its `Backends`. Their modules import this one.
+An argument ``op`` is an `XLACustomKernel` or its `Backends`; its type is Any, because their modules import this one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .race import Pace, race
 _MARGIN = 0.95
 _PACE = Pace(rounds=7, seconds=0.01, limit=1.0, handicap=10.0)
 
-_measuring = threading.Lock()  # simultaneous measurements would slow down each other
+_measuring = threading.Lock()  # simultaneous measurements would slow each other down
 
 
 class _Thread(threading.local):
@@ -59,17 +59,18 @@ state = _Thread()
 def backend_of_call(
     op: Any, ins: Sequence[Any], outs: Sequence[Struct], backend: str | None, static: Any
 ) -> str | None:
-    """Return the backend for a call of *op* with the argument *backend*, if ``"auto"`` may apply to it.
+    """Return the backend for a call of *op* with the argument *backend*; measure first, if necessary and possible.
 
     Args:
       op: the operator.
       ins: the inputs, as the user gave them.
-      outs: the results.
+      outs: the structs of the results.
       backend: the argument of the call.
       static: the static keywords, as `operator.dispatch.Static`.
 
     Returns:
-      The fastest backend, measured now if need be; or *backend*, if the call cannot be measured here.
+      The backend that is known or now measured to be the fastest; the default, while another call is measured; or
+      *backend*, if ``"auto"`` was not requested or the call cannot be measured here.
     """
     # Under jax.disable_jit, a jitted program runs line by line; its calls of operators are not measured either.
     is_line_by_line = jax.config.jax_disable_jit and state.tuned is None  # type: ignore[attr-defined]  # set at run time
@@ -88,8 +89,8 @@ def backend_of_call(
     call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
     question = Question(op.name, platform, describe_device(device), call, backends)
     if _needs_measurement(op, question, ins):
-        # The call may come from a callback of the kernel that is being measured, in this thread or in a thread that
-        # would block the measurement if it waited.
+        # The call may come from a callback of the kernel that is being measured. It must not start a measurement in
+        # this thread, and must not wait in another thread: the measurement may wait for the callback.
         if state.measures or not _measuring.acquire(blocking=state.tuned is not None):
             return _default(op, platform)
         state.measures = True
@@ -109,20 +110,20 @@ def any_traced(values: Sequence[Any]) -> bool:
 
 
 def _default(op: Any, platform: str) -> str | None:
-    """Return the default backend, the first one if the default is ``"auto"``; None if there is no kernel."""
+    """Return the default backend, or the first backend if the default is ``"auto"``; None if *op* has no kernel."""
     default: str | None = op.get_default(platform)
     return op.first_backend(platform) if default == AUTO else default
 
 
 @functools.cache
 def _are_several_processes() -> bool:
-    """Return True if several processes run one program, all of which must compile the same code."""
+    """Return True if several processes run one program: all of them must compile the same code."""
     return bool(jax.process_count() > 1)
 
 
 def _device_of(ins: Sequence[Any]) -> jax.Device | None:
     """Return the device that a call runs on; None if there are several."""
-    # An array that is committed to no device follows the others, or goes to the default device.
+    # An array that is committed to no device follows the committed arrays, or goes to the default device.
     bound = [x for x in ins if isinstance(x, jax.Array) and getattr(x, "committed", True)]
     devices = {device for x in bound for device in x.devices()}
     if len(devices) > 1:
@@ -150,7 +151,7 @@ def _measure(
 ) -> None:
     """Compare the backends, and remember the fastest."""
     default = str(_default(op, question.platform))
-    # The results of the others are compared with those of plain JAX, else of the default.
+    # `race` compares the results of all backends with those of the first: plain JAX, or else the default.
     order = sorted(op.available_backends(question.platform), key=lambda name: (name != "jax", name != default))
     keywords = {"outs": list(outs), **dict(static.items)}
     calls = {name: functools.partial(op, backend=name, **keywords) for name in order}
@@ -191,9 +192,9 @@ def backend_of_lowering(
       op: the operator, or its backends.
       platform: the platform that the program is lowered for.
       ins: the types of the inputs.
-      outs: the results of the operator itself.
+      outs: the structs of the results, without batch dimensions.
       static: the static keywords, as for `backend_of_call`.
-      mapped: the levels of ``jax.vmap`` around the kernel; the choice for one slice counts for all.
+      mapped: the levels of ``jax.vmap`` around the kernel. The choice for one slice of the batch applies to all.
     """
     default = _default(op, platform)
     backends = tuple(sorted(op.available_backends(platform)))

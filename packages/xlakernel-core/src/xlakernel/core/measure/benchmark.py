@@ -25,9 +25,9 @@ class BenchmarkCase:
     """A call to time.
 
     Attributes:
-      name: its name in tables and charts, such as ``"n=1000"``.
-      args: its arguments. Arrays in them are arguments of the compiled program, anything else is a constant in it.
-      kwargs: its keywords, likewise.
+      name: the case's name in tables and charts, such as ``"n=1000"``.
+      args: the call's arguments. Arrays become arguments of the compiled program; all other values become constants.
+      kwargs: the call's keywords, likewise.
 
     Raises:
       ArgumentError: if *args* is not a tuple or list.
@@ -83,7 +83,7 @@ def benchmark(
         device = jax.local_devices(backend=platform)[0]
     except RuntimeError as error:
         raise ArgumentError(f"{op.name}: benchmark: JAX has no device of platform {platform!r} here.") from error
-    # The results of the others are compared with those of plain JAX, else of the first one.
+    # `race` compares the results of all backends with those of the first: plain JAX, or else the first chosen backend.
     calls = {name: _with_backend(call, platform, name) for name in sorted(chosen, key=lambda name: name != "jax")}
     measurements = []
     for case in cases:

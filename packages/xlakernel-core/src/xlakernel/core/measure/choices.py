@@ -1,8 +1,8 @@
 """Choices of ``backend="auto"``, kept in the process and on disk.
 
 Each choice is a small JSON file, named by a hash of the calls that it applies to (`Question`). Files are replaced
-atomically (`cache_folder`); if two processes measure the same calls at once, the file written last remains. Either is
-valid.
+atomically (`cache_folder`). If two processes measure the same calls at once, the file written last remains; both
+choices are valid.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .descriptions import installed_versions
 
 @dataclasses.dataclass(frozen=True)
 class AutoChoice:
-    """The fastest backend for some calls, and the others that it was compared with.
+    """The fastest backend for some calls, and the backends that it was compared with.
 
     Attributes:
       operator: the operator's name.
       platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
-      device: the kind of device; for a CPU, its model and the number of cores of the process.
-      call: the calls that it applies to: dtypes and sizes of inputs and results, sizes rounded up to powers of two, and
-        the static keywords.
-      backend: the fastest backend.
-      seconds: the time of a call with each backend that was timed, the median of several rounds.
+      device: the kind of device; for a CPU, its model and the number of cores that the process may use.
+      call: the calls that the choice applies to, as text: dtypes and shapes of inputs and results, with extents rounded
+        up to powers of two, and the static keywords.
+      backend: the fastest backend, or the default if it is about as fast.
+      seconds: the time of a call with each backend that was timed: the median of several rounds.
       problems: for each backend that was not timed, the error that it raised, or how its results differ.
       date: the day of the measurement, as in 2026-01-31.
       versions: the installed versions, by distribution.
@@ -54,7 +54,7 @@ class AutoChoice:
 
     @property
     def _question(self) -> Question:
-        """The calls that it applies to, with the backends that were compared."""
+        """The calls that the choice applies to, with the backends that were compared."""
         backends = tuple(sorted((*self.seconds, *self.problems)))
         return Question(self.operator, self.platform, self.device, self.call, backends)
 
@@ -70,19 +70,19 @@ class Question:
     backends: tuple[str, ...]
 
     def file(self) -> str:
-        """Return the name of its file, which depends on the installed versions too."""
+        """Return the name of the choice's file. The name also depends on the installed versions."""
         content = json.dumps([dataclasses.astuple(self), sorted(installed_versions().items())])
         return f"{hashlib.sha256(content.encode()).hexdigest()[:32]}.json"
 
 
-# The choices that this process has read, None if there was no file. Threads share it without a lock: each access is one
-# operation of the dict, and iteration goes over a copy.
+# The choices that this process has read or made; None if there was no file, or a damaged one. Threads share the dict
+# without a lock: each access is one operation of the dict, and iteration goes over a copy.
 _known: dict[Question, AutoChoice | None] = {}
 _warned: set[object] = set()
 
 
 def recall(question: Question) -> AutoChoice | None:
-    """Return the choice of this process or of another one; its file is read once."""
+    """Return the choice that this or another process made; None if there is none. The file is read once."""
     if question not in _known:
         folder = cache_folder("auto")
         found = None if folder is None else _read(folder / question.file())
@@ -122,7 +122,7 @@ def warn_once(key: object, message: str) -> None:
 def auto_choices(operator: str | None = None) -> list[AutoChoice]:
     """Return the remembered choices of ``backend="auto"``.
 
-    Choices made with other versions of the installed packages are not used, and left out.
+    The list lacks choices that were made with other versions of the installed packages: these are not used.
 
     Args:
       operator: the name of an operator; None: all operators.
@@ -142,7 +142,7 @@ def auto_choices(operator: str | None = None) -> list[AutoChoice]:
     _check_name("auto_choices", operator)
     found = [choice for _, choice in _files() if choice is not None]
     found += [choice for choice in list(_known.values()) if choice is not None and choice.seconds]
-    # Most choices of this process are on disk as well.
+    # The dict removes duplicates: most choices of this process are on disk as well.
     chosen = {choice._question: choice for choice in found if choice.versions == installed_versions()}
     ordered = sorted(chosen.values(), key=lambda choice: (choice.operator, choice.platform, choice.device, choice.call))
     return [choice for choice in ordered if operator in (None, choice.operator)]
@@ -193,7 +193,7 @@ def _check_name(asked_by: str, operator: str | None) -> None:
 
 
 def _files() -> Iterator[tuple[Path, AutoChoice | None]]:
-    """Yield the files, each with its choice, or None if it is damaged."""
+    """Yield each file with its choice, which is None if the file is damaged."""
     folder = cache_folder("auto")
     for path in list_files(folder) if folder is not None else ():
         if path.suffix == ".json":

@@ -1,4 +1,4 @@
-"""Comparison of results: of backends in a race, and of a kernel with its reference in the testing kit."""
+"""Comparison of the results of several backends, and of a kernel and its reference (`xlakernel.core.testing`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..errors import ArgumentError
 
 Array = np.ndarray[Any, Any]
 
-#: Relative tolerance by dtype: several rounding errors, as sums accumulate. Integers and booleans are compared exactly.
+#: Relative tolerance by dtype: several rounding errors, since sums accumulate them. Other dtypes are compared exactly.
 RTOL = {
     "float16": 4e-3,
     "bfloat16": 3e-2,
@@ -33,7 +33,7 @@ class CheckFailure(Exception):
 
 @contextlib.contextmanager
 def default_settings() -> Iterator[None]:
-    """Ignore settings that the user makes for other calls.
+    """Override settings of JAX that the user made for other calls.
 
     A transfer guard would forbid comparisons, and jax_debug_nans would turn a correct NaN into an error.
     """
@@ -45,7 +45,7 @@ def default_settings() -> Iterator[None]:
 
 
 def is_inexact(dtype: Any) -> bool:
-    """Return True for a floating-point or complex dtype. NumPy's ``kind`` of those in ``ml_dtypes`` is "V"."""
+    """Return True for a floating-point or complex dtype, also of ``ml_dtypes``, where NumPy's ``kind`` is "V"."""
     return bool(jax.numpy.issubdtype(dtype, np.inexact))
 
 
@@ -55,7 +55,7 @@ def epsilon(dtype: Any) -> float:
 
 
 def tiny(dtype: Any) -> float:
-    """Return the smallest normal number of an inexact dtype: XLA flushes smaller ones to zero."""
+    """Return the smallest normal number of an inexact dtype: XLA flushes smaller numbers to zero."""
     return float(jax.numpy.finfo(dtype).tiny)  # type: ignore[no-untyped-call]  # JAX's finfo has no types
 
 
@@ -71,7 +71,7 @@ def largest(array: Array) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """Allowed errors, as in `numpy.isclose`; None stands for those of the dtype."""
+    """Allowed errors, as in `numpy.isclose`; None stands for the dtype's default."""
 
     rtol: float | None = None
     atol: float | Array | None = None
@@ -79,8 +79,8 @@ class Tolerance:
     def of(self, expected: Array, dtype: Any) -> tuple[float, float | Array]:
         """Return the relative and the absolute tolerance for values of *dtype*.
 
-        The default of the latter is several rounding errors of the largest value, since terms of a sum may cancel, and
-        the smallest normal number, since XLA flushes smaller ones to zero.
+        The default absolute tolerance allows several rounding errors of the largest value, since terms of a sum may
+        cancel. The smallest normal number is added, since XLA flushes smaller numbers to zero.
         """
         rtol = RTOL.get(np.dtype(dtype).name, 4 * epsilon(dtype)) if self.rtol is None else self.rtol
         if self.atol is not None:
@@ -90,20 +90,20 @@ class Tolerance:
 
 @dataclasses.dataclass(frozen=True)
 class Agreement(Tolerance):
-    """Allowed errors in units of the largest value: *rtol*, or the square root of the dtype's precision."""
+    """Allowed errors relative to the largest value: *rtol*, or by default the square root of the dtype's `epsilon`."""
 
     def of(self, expected: Array, dtype: Any) -> tuple[float, float]:
-        """Return a relative tolerance of 0, and the absolute one for values of *dtype*."""
+        """Return a relative tolerance of 0, and the absolute tolerance for values of *dtype*."""
         return 0.0, (epsilon(dtype) ** 0.5 if self.rtol is None else self.rtol) * largest(expected)
 
 
 def check_tolerances(what: str, **tolerances: Any) -> None:
     """Raise `ArgumentError` unless each of *tolerances* is None or a finite number of at least 0.
 
-    An infinite one would accept any result.
+    An infinite tolerance would accept any result.
 
     Args:
-      what: start of the message.
+      what: start of the error message.
       **tolerances: the values by the names of the arguments.
     """
     for name, value in tolerances.items():
@@ -126,9 +126,9 @@ def compare(
       got: pytree of arrays.
       expected: pytree with as many leaves; its dtypes may be wider.
       tolerance: allowed errors.
-      batch: number of leading batch dimensions, for the message.
-      what: start of the message.
-      noun: name of *got* in it.
+      batch: number of leading batch dimensions, for the error message.
+      what: start of the error message.
+      noun: name of *got* in the error message.
     """
     found, wanted = named_leaves(got, noun), named_leaves(expected, noun)
     if len(found) != len(wanted):
@@ -154,7 +154,7 @@ def describe(array: Any) -> str:
 
 
 def _keys(tree: Any) -> list[tuple[Any, ...]]:
-    """Return for each leaf its keys in dictionaries, from the outermost one."""
+    """Return the dictionary keys that lead to each leaf, from the outermost dictionary inwards."""
     paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
     return [tuple(step.key for step in path if isinstance(step, jax.tree_util.DictKey)) for path in paths]
 
@@ -175,10 +175,10 @@ def _bytes_of(array: Array) -> Array:
 
 
 def _lost(expected: Array, rounded: Array) -> Array:
-    """Return True for each element whose value the dtype of *rounded* cannot represent because of its kind.
+    """Return True for each element that *rounded* cannot represent because of the kind of its dtype.
 
-    Examples are a fraction if the dtype is an integer's, and a complex number if it is real. An integer that wraps
-    around is not lost, since the results of a kernel wrap around as well.
+    Examples are a fraction in an integer dtype, and a complex number in a real dtype. Integer overflow does not count:
+    the results of a kernel wrap around as well.
     """
     of, to = expected.dtype, rounded.dtype
     if np.iscomplexobj(expected) and not np.iscomplexobj(rounded):

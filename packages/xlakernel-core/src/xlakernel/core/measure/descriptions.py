@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-_SMALLEST_SIZE = 16  # static integers up to this one are not rounded: they may be modes or axes
+_SMALLEST_SIZE = 16  # static integers up to this value are not rounded: they may be modes or axes
 
 # The distributions that times depend on.
 _DISTRIBUTIONS = (
@@ -27,10 +27,10 @@ _Types = tuple[tuple[tuple[Any, ...], Any], ...]  # shapes and dtypes
 
 @functools.lru_cache(maxsize=4096)
 def describe_call(inputs: _Types, outs: _Types, static: Any) -> str:
-    """Return a text that is equal for calls that share a choice: dtypes, rounded sizes, and static keywords.
+    """Return dtypes, rounded sizes and static keywords as text. Calls with equal texts share a choice.
 
-    It does not depend on the values of arrays, although these determine the time of some operators: that of a product
-    with events depends on the number of events.
+    The text does not depend on the values of arrays, although some times do: the time of a product with events depends
+    on the number of events.
     """
     types = [" ".join(f"{dtype}[{','.join(map(_bucket, shape))}]" for shape, dtype in row) for row in (inputs, outs)]
     keywords = "".join(f"; {name}={_describe_static(value)}" for name, value in static.items)
@@ -54,7 +54,7 @@ def _describe_static(value: Any) -> str:
 
 @functools.cache
 def describe_device(device: jax.Device) -> str:
-    """Return the kind of a device; of a CPU, its model and the number of cores of the process."""
+    """Return the kind of a device; for a CPU, its model and the number of cores that the process may use."""
     if device.platform != "cpu":
         return str(device.device_kind)
     # JAX calls every CPU "cpu", and machines of several kinds may share a home folder.

@@ -18,7 +18,7 @@ from ..interrupts import is_raised_by_handler
 from .comparison import Agreement, CheckFailure, compare, compare_structs, default_settings
 from .result import Measurement
 
-_SHORTEST = 1e-7  # seconds; clocks may show less for a call
+_SHORTEST = 1e-7  # seconds; the least time that is assumed for a call, since a clock may show zero
 _LONGEST = 500  # characters that are kept of an error
 
 
@@ -30,8 +30,8 @@ class Pace:
       rounds: the number of measurements of each backend.
       seconds: the duration of a measurement, in which the call is repeated.
       limit: the time in seconds after which no further round begins.
-      handicap: a factor. A backend whose first call takes longer than this many calls of the fastest one takes part in
-        no round.
+      handicap: a factor. A backend takes part in no round if its first timed call takes longer than *handicap* times
+        that of the fastest backend.
     """
 
     rounds: int
@@ -50,11 +50,11 @@ def race(
     case: str = "",
     rtol: float | None = None,
 ) -> dict[str, Measurement]:
-    """Compile a call for each backend, compare the results, and time it.
+    """Compile a call with each backend, compare the results, and time the backends that agree.
 
     Args:
-      calls: the function of each backend. Results are compared with those of the first one that works.
-      args: the arguments. Arrays in them are arguments of the programs, anything else is a constant.
+      calls: the function to call for each backend. Results are compared with those of the first backend that works.
+      args: the arguments. Arrays become arguments of the compiled programs; all other values become constants.
       kwargs: the keywords, likewise.
       device: the device to run on.
       pace: the number and duration of the measurements.
@@ -62,7 +62,7 @@ def race(
       rtol: the allowed error of results (`Agreement`).
 
     Returns:
-      A measurement for each backend, with times, or with a problem: an error, or a difference.
+      A measurement for each backend, with its times or its problem (an error, or a difference of the results).
     """
     with default_settings():
         programs = {backend: _Program(call, args, kwargs, device) for backend, call in calls.items()}
@@ -99,23 +99,23 @@ class _Program:
         self._device = device
 
     def run(self, calls: int) -> Any:
-        """Call it *calls* times, wait, and return the last results."""
+        """Run the program *calls* times, wait for the results, and return the last ones."""
         with jax.default_device(self._device):
             for _ in range(calls):
                 results = self._program(self._arrays)
             return jax.block_until_ready(results)
 
     def time(self, calls: int) -> float:
-        """Return the mean seconds of a call, over *calls* of them."""
+        """Return the mean time of *calls* runs, in seconds."""
         start = time.perf_counter()
         self.run(calls)
         return (time.perf_counter() - start) / calls
 
 
 def _check(programs: Mapping[str, _Program], agreement: Agreement) -> dict[str, str]:
-    """Return the problems of the backends that raise an error, or whose results differ.
+    """Return the problems of the backends that raise an error or return different results.
 
-    The results are freed on return: the programs that are timed may need the memory.
+    The results are freed on return, since the programs may need the memory when they are timed.
     """
     problems: dict[str, str] = {}
     expected: tuple[str, Any] | None = None
@@ -141,7 +141,7 @@ def _compare(results: Any, expected: Any, agreement: Agreement) -> None:
 
 
 def _time(programs: Mapping[str, _Program], pace: Pace) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Return the seconds of a call of each backend, round by round, and the problems of those that fail meanwhile."""
+    """Return the seconds of a call for each backend and round, and the problems of the backends that fail meanwhile."""
     once: dict[str, float] = {}
     rounds: dict[str, list[float]] = {backend: [] for backend in programs}
     problems: dict[str, str] = {}
@@ -149,7 +149,7 @@ def _time(programs: Mapping[str, _Program], pace: Pace) -> tuple[dict[str, list[
     def measure(backend: str, calls: int) -> float:
         try:
             return programs[backend].time(calls)
-        except Exception as error:  # noqa: BLE001  # likewise
+        except Exception as error:  # noqa: BLE001  # any error disqualifies the backend
             problems[backend] = _explain(error)
             return math.nan
 
@@ -168,10 +168,10 @@ def _time(programs: Mapping[str, _Program], pace: Pace) -> tuple[dict[str, list[
 
 
 def _explain(error: Exception) -> str:
-    """Return an error as one line. A long one is cut in the middle, since compilers put the cause at either end.
+    """Return an error as one line. A long line is cut in the middle, since compilers put the cause at either end.
 
     Raises:
-      Exception: the error itself, if the handler of a signal raised it, such as a time limit of the caller's.
+      Exception: the error itself, if a signal handler raised it, for example because of a time limit.
     """
     if is_raised_by_handler(error):
         raise error

@@ -41,7 +41,7 @@ class Measurement:
 class BenchmarkResult:
     """The times of an operator's backends on one device.
 
-    ``print`` shows a table of medians, with the smallest and the largest round; the fastest has a star.
+    ``print`` shows a table of medians, each with its smallest and largest round. A star marks the fastest backend.
 
     Attributes:
       operator: the operator's name.
@@ -49,7 +49,7 @@ class BenchmarkResult:
       device: the kind of device, as JAX names it.
       date: the day, as in 2026-01-31.
       versions: the installed versions, by distribution.
-      measurements: one for each case and backend, by case and then by backend.
+      measurements: one measurement for each case and backend, ordered by case and then by backend.
     """
 
     operator: str
@@ -87,7 +87,7 @@ class BenchmarkResult:
         )
 
     def fastest(self, case: str) -> str | None:
-        """Return the backend with the smallest median; None if none could be timed.
+        """Return the backend with the smallest median; None if no backend could be timed.
 
         Args:
           case: the case's name.
@@ -106,7 +106,7 @@ class BenchmarkResult:
         return "\n".join([*lines, *self._problems()])
 
     def _problems(self) -> list[str]:
-        """Return a line for each problem of a backend, with the cases that have it."""
+        """Return a line for each problem of a backend, with the names of its cases."""
         cases: dict[str, list[str]] = {}
         for found in self.measurements:
             if found.problem is not None:

@@ -1,4 +1,4 @@
-"""Measurement of a function's operators before it is compiled."""
+"""Measurement of a function's operators before the function is compiled."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def tune(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> list[Aut
     like those of the program, then compile. The function runs inside ``use_backend("auto")`` and ``jax.disable_jit()``:
     Python executes each step of its loops, so choose a short run. Calls that have a choice already are measured anew.
 
-    Calls inside ``jax.vmap``, ``jax.grad`` or another transformation are not measured (tune the function that is
-    transformed), nor are calls in debug mode, of arrays on several devices, or in a program of several processes.
-    Operators with side effects are measured only by `tune`, which runs their kernels many times.
+    Calls inside ``jax.vmap``, ``jax.grad`` or another transformation are not measured: tune the function without the
+    transformation. Calls in debug mode, of arrays on several devices, or in a program of several processes are not
+    measured either. Operators with side effects are measured only by `tune`, which runs their kernels many times.
 
     Args:
-      function: the function to call, such as one of a package, ``op.call``, or an operator.
-      *args: its arguments.
-      **kwargs: its keywords.
+      function: the function to call: any function that calls operators, ``op.call``, or an operator itself.
+      *args: the function's arguments.
+      **kwargs: the function's keywords.
 
     Returns:
-      The choices, in the order of the first calls. Operators with one kernel for the platform have none.
+      The choices, in the order of the first calls. An operator with one kernel for the platform has no choice.
 
     Raises:
-      ArgumentError: inside a transformation of JAX.
+      ArgumentError: if `tune` is called inside a transformation of JAX.
       KernelTypeError: if *function* cannot be called.
 
     Example:

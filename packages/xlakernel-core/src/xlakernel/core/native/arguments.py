@@ -20,12 +20,12 @@ class Argument:
 
     Attributes:
       source: an input or an output.
-      index: its number among the inputs or among the outputs.
+      index: the buffer's number among the inputs or among the outputs.
       dtype: NumPy name of the buffer's dtype.
       ndim: rank of the array without batch dimensions.
       type: the Numba type of the parameter, an array or a scalar that is passed by value; None if the kernel is not
         compiled by Numba.
-      scalar: NumPy name of the dtype of a scalar, whose bytes are in a buffer of *dtype*; empty for an array.
+      scalar: for a scalar, NumPy name of its dtype; the buffer of *dtype* has the scalar's bytes. Empty for an array.
     """
 
     source: Literal["input", "output"]
@@ -37,14 +37,14 @@ class Argument:
 
     @property
     def content(self) -> str:
-        """The dtype and rank of an array, or the dtype of a scalar and that of its buffer if they differ."""
+        """The dtype and rank of an array, or the dtype of a scalar with the buffer's dtype if the two differ."""
         if not self.scalar:
             return f"{self.dtype}[{self.ndim}d]"
         return self.scalar if self.scalar == self.dtype else f"{self.scalar} in {self.dtype}"
 
 
 class Slices:
-    """A buffer with batch dimensions as a C-contiguous array for each slice."""
+    """A buffer with batch dimensions, seen as one C-contiguous array for each slice of the batch."""
 
     def __init__(self, builder: ir.IRBuilder, argument: Argument, buffer: Buffer, batch_rank: Any) -> None:
         self.argument = argument

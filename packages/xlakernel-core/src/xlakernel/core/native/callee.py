@@ -54,10 +54,10 @@ class NumbaFunction(Callee):
 
     Args:
       compiled: Numba's compile result.
-      arguments: the buffers of its parameters, in order.
-      kernel: its name, for messages.
-      place: file and line of its definition, for messages.
-      parallel: whether it has parallel loops compiled for XLA's threads (`threads.prange`).
+      arguments: the buffers of the function's parameters, in order.
+      kernel: the kernel's name, for messages.
+      place: file and line of the kernel's definition, for messages.
+      parallel: whether the function has parallel loops compiled for XLA's threads (`threads.prange`).
     """
 
     out_of_bounds = (
@@ -114,7 +114,7 @@ class NumbaFunction(Callee):
 
     @contextmanager
     def _region(self, builder: ir.IRBuilder, frame: Frame) -> Iterator[Any]:
-        """Set the region of the thread for the parallel loops of a call (`loops`), and yield it; None without loops."""
+        """Set this thread's region, the state that parallel loops read (`loops`), and yield it; None without loops."""
         if not self.parallel:
             yield None
             return
@@ -129,7 +129,7 @@ class NumbaFunction(Callee):
         builder.call(exchange, [before])
 
     def _function(self, builder: ir.IRBuilder) -> Any:
-        """Return a pointer to the function, because linking its code into the handler takes seven times as long."""
+        """Return a pointer to the function. Linking the function into the handler would take seven times as long."""
         description = self.compiled.fndesc
         address = self.compiled.library.get_pointer_to_function(description.llvm_func_name)
         kind = self.context.call_conv.get_function_type(description.restype, description.argtypes)
@@ -137,7 +137,7 @@ class NumbaFunction(Callee):
 
 
 def _takes_gil(compiled: Any) -> bool:
-    """Return True if compiled code takes the GIL itself, as for ``print``. For exceptions, the handler takes it."""
+    """Return True if compiled code takes the GIL itself, as for ``print``; for exceptions the handler takes the GIL."""
     if hasattr(compiled, "takes_gil"):  # read from disk
         return bool(compiled.takes_gil)
     try:

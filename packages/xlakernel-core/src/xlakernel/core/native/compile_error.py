@@ -28,9 +28,9 @@ _HINTS = (
 
 
 def is_of_numba(error: Exception) -> bool:
-    """Return True for an exception of Numba's compiler, or of the user's code that it calls, such as an overload.
+    """Return True if *error* comes from Numba's compiler, or from user code that the compiler calls (an overload).
 
-    Others are raised by the system or by the handler of a signal.
+    Other exceptions come from the system or from a signal handler.
     """
     return isinstance(error, NumbaError) or not (
         isinstance(error, OSError | MemoryError) or is_raised_by_handler(error)
@@ -50,7 +50,8 @@ def compile_error(
       compile_: compiles the kernel for the given types of its parameters.
 
     Raises:
-      Exception: *error*, if it is not Numba's and does not recur, such as one that another thread raised in this one.
+      Exception: *error* itself, if it is not Numba's and a second compilation succeeds. For example, another thread may
+        have raised it in this thread.
     """
     if not isinstance(error, NumbaError) and _compiles(types.values(), compile_):
         raise error
@@ -78,7 +79,7 @@ def _compiles(types: Iterable[Any], compile_: Callable[[Sequence[Any]], Any]) ->
 
 
 def _numba_message(error: Exception, hints: Hints) -> str:
-    """Return Numba's message, after the advice for it."""
+    """Return the advice for Numba's message, if there is any, and then the message."""
     text = str(error)
     hint = next((found.expand(advice) for pattern, advice in hints if (found := re.search(pattern, text))), "")
     failed = f"Numba failed with {type(error).__name__}: {text}"
@@ -100,6 +101,6 @@ def _reason(error: Exception) -> str:
 
 
 def _place(text: str) -> str:
-    """Return the first file and line in Numba's message, those of the kernel or of a helper."""
+    """Return the first file and line that Numba's message names: a place in the kernel or in a helper."""
     found = re.search(r"\bat (\S[^\n]*) \((\d+)\)", text) or re.search(r'File "([^"]+)", line (\d+)', text)
     return f" ({found[1]}:{found[2]})" if found else ""

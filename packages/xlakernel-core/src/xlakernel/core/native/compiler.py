@@ -16,14 +16,14 @@ Finish = Callable[[Any], Any]
 
 
 class FunctionKind(NamedTuple):
-    """A kind of compiled function, with functions that take one apart and rebuild it, for copies and pickles.
+    """A kind of compiled function, such as a dispatcher, with the operations that copies and pickles need.
 
     Attributes:
-      kind: its class.
-      parts: returns its Python function and the further arguments of *make*.
-      make: ``make(*parts)`` returns a function without compiled code; it is at the top level of a module.
-      signatures: returns the signatures that it declares, or None.
-      declare: ``declare(made, signatures)`` compiles the signatures, and returns *made*; None: this kind has none.
+      kind: the class of the compiled functions.
+      parts: ``parts(compiled)`` returns the Python function and the further arguments of *make*.
+      make: ``make(*parts)`` returns a function without compiled code; *make* is at the top level of a module.
+      signatures: ``signatures(compiled)`` returns the declared signatures, or None.
+      declare: ``declare(made, signatures)`` compiles the signatures, and returns *made*; None: this kind declares none.
       filled: whether *make* needs a Python function with a complete namespace.
     """
 
@@ -35,7 +35,7 @@ class FunctionKind(NamedTuple):
     filled: bool = False
 
     def copy(self, original: Any, function: types.FunctionType) -> tuple[Any, Finish | None]:
-        """Return a copy of *original* with another Python function, and a function that declares its signatures."""
+        """Return a copy of *original* with a new Python function; and a function that declares signatures, or None."""
         made = self.make(function, *self.parts(original)[1:])
         declare, signatures = self.declare, self.signatures(original)
         return made, None if declare is None else lambda copy: declare(copy, signatures)
@@ -43,19 +43,19 @@ class FunctionKind(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Compiler:
-    """The compiler of a backend, with descriptions of its kernels and helpers, to copy and compare them.
+    """The compiler of a backend, with all that is needed to copy and compare the backend's kernels and helpers.
 
     Attributes:
       package: the backend's distribution, for messages.
       module: the backend's module with a ``prepare`` (see `Recipe`).
-      kernels: the kind of its kernels.
+      kernels: the kind of the backend's kernels.
       helpers: the kinds of compiled functions that a kernel may call.
       declarations: returns the present declarations of users.
       lock: held during compilation.
       context: the class of Numba's target context, which lowers constants.
       environment: returns the versions and settings that the code of all kernels depends on.
       options: returns further data that a dispatcher's code depends on.
-      without_entry: makes a dispatcher without code compile without an entry for Python.
+      without_entry: makes a new dispatcher compile its code without the entry point for Python.
     """
 
     package: str
@@ -72,7 +72,7 @@ class Compiler:
     def fresh(self, dispatcher: Any) -> Any:
         """Return a dispatcher of the same function and options, without compiled code and for any signature.
 
-        It refers to the user's helpers, unlike `OwnCopies`.
+        The new dispatcher refers to the user's helpers; a function of `OwnCopies` refers to copies of them.
         """
         return self.kernels.make(*self.kernels.parts(dispatcher))
 

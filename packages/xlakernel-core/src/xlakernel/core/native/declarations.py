@@ -1,7 +1,7 @@
 """Implementations that users declare for functions, methods and attributes, found in Numba's typing contexts.
 
-``numba.overload`` and ``register_jitable`` declare them for a function, ``overload_method`` and ``overload_attribute``
-for a name on a type; ``intrinsic`` declares a new function.
+``numba.overload`` and ``register_jitable`` declare an implementation of a function, ``overload_method`` and
+``overload_attribute`` of an attribute of a type. ``intrinsic`` declares a new function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..interrupts import uninterrupted
 
 # Attributes of Numba's templates that hold the Python function of a declaration.
 _DEFINITIONS = ("_overload_func", "_definition_func")
-# Packages with their own declarations, which are identified by their versions.
+# Packages with declarations of their own. The version of the package identifies these declarations.
 _VERSIONED = ("numba.", "numba_cuda.", "xlakernel.core.")
 # Functions that a kernel uses without naming them, as in `a @ b` and `x in y`, or through implementations in Numba.
 _UNNAMED = [value for module in (operator, builtins) for value in vars(module).values() if callable(value)]
@@ -35,7 +35,7 @@ class Declarations:
       target: the description of a Numba target, with its contexts.
 
     Attributes:
-      met: the templates of the implementations found so far.
+      met: Numba's templates (the classes that describe declarations) of the implementations found so far.
     """
 
     def __init__(self, target: Any) -> None:
@@ -55,7 +55,7 @@ class Declarations:
         Args:
           what: the function, the name of an attribute, or None for all operators, builtins and special methods.
         """
-        if what is None:  # Numba's own implementations of builtins use special methods: `hash`, `str`
+        if what is None:  # Numba's own implementations of builtins such as `hash` use special methods
             for name in sorted(name for name in self._of_attributes if name[:2] == "__"):
                 yield from self(name)
         of_attribute = isinstance(what, str)
@@ -72,19 +72,19 @@ class Declarations:
 
     @contextlib.contextmanager
     def added_uninterrupted(self) -> Iterator[None]:
-        """Make Numba's compiler add the declarations since the last compilation without interrupts."""
+        """Delay signal handlers in this context while Numba adds the declarations since the last compilation."""
         with contextlib.ExitStack() as exits:
             for context in (self._context, self._target.target_context):
-                if "refresh" not in vars(context):  # it is, inside another compilation
+                if "refresh" not in vars(context):  # an enclosing compilation has replaced it already
                     context.refresh = _uninterrupted(context.refresh)
                     exits.callback(vars(context).pop, "refresh")
             yield
 
     @contextlib.contextmanager
     def internal_functions_anew(self) -> Iterator[None]:
-        """Make low-level code of users, in an intrinsic for example, compile its functions anew.
+        """Make low-level code of users, in an intrinsic for example, compile its functions anew in this context.
 
-        Numba keeps them by their bytecode and closure cells: with the globals of their first compilation.
+        Numba caches these functions by bytecode and closure cells, with the globals of the first compilation.
         """
         context = self._target.target_context
         kept = context.cached_internal_func
@@ -100,7 +100,7 @@ class Declarations:
 
     def of_module(self, module: types.ModuleType) -> bool:
         """Return True if attributes of *module* are declared."""
-        # Not `Module(module) in …`: that needs the module's representation, which its `__getattr__` may prevent.
+        # Not `Module(module) in …`: that calls `repr(module)`, which the module's `__getattr__` may make fail.
         return any(isinstance(known, Module) and known.pymod is module for known in self._context._attributes)
 
     def _templates(self, what: Any) -> Iterable[Any]:
@@ -114,10 +114,10 @@ class Declarations:
 
 
 class _InternalFunctions(dict[Any, Any]):
-    """The cache of functions that low-level code compiles, by keys that begin with bytecode. Those of users are missed.
+    """A cache of the functions that low-level code compiles, in which `get` never finds a user's function.
 
     Args:
-      kept: Numba's own cache, which its own functions stay in.
+      kept: Numba's cache, in which Numba's own functions stay. A key begins with a function's code object.
     """
 
     def __init__(self, kept: dict[Any, Any]) -> None:
@@ -152,16 +152,16 @@ def _uninterrupted(step: Callable[[], None]) -> Callable[[], None]:
 
 
 def _options_of(template: Any) -> dict[str, Any]:
-    """Return what is declared beside the function: options of the compiler, the target, whether literals stay so."""
+    """Return the options of a declaration: compile options, the target, and the treatment of literals."""
     inline = getattr(getattr(template, "_inline", None), "value", None)
     declared = {name: getattr(template, name, None) for name in ("_jit_options", "_strict", "prefer_literal")}
     return {**declared, "inline": inline, "metadata": dict(getattr(template, "metadata", None) or {})}
 
 
 def definition_of(template: Any) -> tuple[str, Any]:
-    """Return the name and value of the attribute with a template's Python function; the value is None without one.
+    """Return name and value of the template's attribute with a Python function; the value is None if there is none.
 
-    Numba calls the function with the types of a call, and it returns an implementation.
+    Numba calls this function with the argument types of a call, and the function returns an implementation.
     """
     name = next((name for name in _DEFINITIONS if hasattr(template, name)), "")
     return name, getattr(template, name, None)
@@ -169,7 +169,7 @@ def definition_of(template: Any) -> tuple[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _of_users(templates: tuple[Any, ...]) -> list[Any]:
-    """Return the templates of an operator, among tens of Numba's own, that users declare with a Python function."""
+    """Return only those templates of an operator that users declare with a Python function; Numba declares tens."""
     defined = [(template, definition_of(template)[1]) for template in templates]
     return [template for template, function in defined if function and not _is_versioned(function, template.key)]
 
@@ -183,11 +183,11 @@ def _is_low_level(template: Any) -> bool:
 
 
 def _is_versioned(function: Any, what: Any) -> bool:
-    """Return True for a declaration that the version of its package identifies; some are made late."""
-    # Numba wraps functions that it generates as text and that have no module.
+    """Return True for a declaration that the version of its package identifies (`_VERSIONED`)."""
+    # Numba generates some functions from text. They have no ``__module__``, but their globals name a module.
     module = getattr(function, "__module__", None) or getattr(function, "__globals__", {}).get("__name__") or ""
     if not module.startswith(_VERSIONED):
         return False
-    # register_jitable declares a Numba function that returns the user's.
+    # A declaration by register_jitable is a function of Numba that returns the user's function.
     cells = getattr(function, "__closure__", None) or ()
     return not (module.endswith(".extending") and any(cell.cell_contents is what for cell in cells))

@@ -20,7 +20,7 @@ def numba_dtype(dtype: Any, where: str) -> types.Type:
 
     Args:
       dtype: a NumPy dtype, or one of ml_dtypes.
-      where: the array, for the message.
+      where: the name of the array, for the message.
 
     Raises:
       DtypeError: if CPU kernels cannot take the dtype.

@@ -1,9 +1,9 @@
 """Construction of the XLA FFI handler of a kernel, as LLVM IR.
 
 The handler is emitted directly, without type inference or a C compiler. LLVM compiles it in a tenth of a second, once
-for all processes if the code is stored on disk (`machine_code`). It decodes the call frame, checks it against the types
-that the kernel was compiled for, and calls the kernel (`callee`) once for each slice of a batch. The interpreter is not
-involved unless the kernel raises (`status`).
+for all processes if the code is stored on disk (`machine_code`). A handler decodes the call frame, checks that it has
+the types that the kernel was compiled for, and calls the kernel (`callee`) once for each slice of a batch. Outside of
+debug mode, it enters the interpreter only if the kernel raises (`status`) or itself needs Python.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .machine.lock import held
 from .machine.machine_code import NAME, load_module, new_function, new_module, pointer_to
 from .threads import pool
 
-#: Part of every target's name, to be raised when the behaviour of the emitted code changes.
+#: Part of the name of every target (registered handler). Increase it when the behaviour of the emitted code changes.
 HANDLER_VERSION = 7
 
 
@@ -58,7 +58,7 @@ def build_handler(
       ordered: whether the slices of a batch must run in order, and each only once. Otherwise, and without a lock, they
         may run at the same time, on XLA's thread pool (`threads.pool`).
       keep: whether to store the machine code on disk for later processes.
-      attribute_nbytes: size of the only attribute, an array of bytes for the callee; None: there is none.
+      attribute_nbytes: size of the call's only attribute, an array of bytes for the callee; None: no attribute.
 
     Returns:
       The handler, which keeps its machine code and the kernel's alive.
@@ -198,7 +198,7 @@ class _HandlerBuilder:
 
     def _emit_run(self) -> ir.Function:
         function, builder = new_function(self.module, "run", pool.RUN)
-        # Batches take the address of this function. Without inlining, that would make calls without a batch slower.
+        # Batches take the address of this function, so that LLVM might not inline it into calls without a batch.
         function.attributes.add("alwaysinline")
         pointer, first, last = function.args
         frame = Frame(builder, pointer)

@@ -31,7 +31,7 @@ _NARROWER = (*types.integer_domain, types.boolean)
 class LowPrecision(types.Type):  # type: ignore[misc]  # Numba has no stubs
     """A number that is converted to float32 in computations.
 
-    It is not a `types.Number`, because Numba derives the common type of numbers from NumPy, which lacks these dtypes.
+    This class is not a `types.Number`: for these, Numba asks NumPy for a common type, and NumPy lacks the two dtypes.
     """
 
     def unify(self, context: Any, other: types.Type) -> types.Type | None:
@@ -54,10 +54,10 @@ float16 = Float16("float16 in float32")
 
 
 def _to_odd(builder: ir.IRBuilder, value: Any) -> Any:
-    """Return a float64 rounded to odd: the float32 towards zero, with its last bit set if that is not exact.
+    """Round a float64 "to odd": towards zero to a float32, whose last bit is set if the result is inexact.
 
-    A second rounding, to 16 bits, then has the result of a single one. Hardware may flush float32 denormals to zero, so
-    they are built from integers, as multiples of the smallest one, 2⁻¹⁴⁹.
+    A second rounding, to 16 bits, then gives the same result as a direct rounding. Hardware may flush float32 denormals
+    to zero. Denormals are therefore built from integers, as multiples of the smallest denormal, 2⁻¹⁴⁹.
     """
     bits = builder.bitcast(value, I64)
     magnitude = builder.bitcast(builder.and_(bits, I64((1 << 63) - 1)), DOUBLE)
@@ -94,10 +94,10 @@ def _widen_bfloat16(builder: ir.IRBuilder, bits: Any) -> Any:
 
 def _narrow_to_bfloat16(builder: ir.IRBuilder, value: Any) -> Any:
     bits = builder.bitcast(value, I32)
-    # Round to nearest, ties to even: add half of the last kept place, less one where that place is even.
+    # Round to nearest, ties to even: add half a unit of the last kept bit, minus 1 if that bit is 0.
     last = builder.and_(builder.lshr(bits, ir.Constant(I32, 16)), ir.Constant(I32, 1))
     rounded = builder.add(bits, builder.add(last, ir.Constant(I32, 0x7FFF)))
-    # Rounding could turn the payload of a NaN into infinity: keep the sign, and make it quiet.
+    # Rounding could turn a NaN into infinity. Instead keep the upper bits of the NaN, and make the NaN quiet.
     quiet = builder.or_(bits, ir.Constant(I32, 0x400000))
     chosen = builder.select(builder.fcmp_unordered("uno", value, value), quiet, rounded)
     return builder.trunc(builder.lshr(chosen, ir.Constant(I32, 16)), I16)

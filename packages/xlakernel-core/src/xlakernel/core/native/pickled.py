@@ -1,8 +1,8 @@
-"""Pickles of kernels by value: reading one makes a new object for each helper.
+"""Pickles of kernels by value: unpickling makes a new object for each helper (a compiled function that a kernel calls).
 
-Numba's own pickles of functions and intrinsics contain an identifier, for which Numba returns a previously unpickled
-object with the globals of that time. They also compile declared signatures before the globals are complete, which fails
-for a function that calls itself.
+Numba's own pickles of functions and intrinsics contain an identifier. If Numba has unpickled that identifier before, it
+returns the earlier object with its old globals. Numba also compiles declared signatures before the globals are
+complete, which fails for a function that calls itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Unfinished(NamedTuple):
 
 
 def dumps(compiler: Compiler, value: Any) -> bytes:
-    """Pickle *value* as Numba does, but helpers by their `FunctionKind`, and intrinsics without identifier."""
+    """Pickle *value* as Numba does, but helpers by their `FunctionKind`, and intrinsics without an identifier."""
     with io.BytesIO() as buffer:
         _Pickler(buffer, compiler).dump(value)
         return buffer.getvalue()
@@ -73,12 +73,12 @@ def make_dispatcher(function: Any, kind: Any, locals_: Any, options: Any, compil
 
 
 def declared_signatures(dispatcher: Any) -> list[Any] | None:
-    """Return the declared signatures of a dispatcher; None if it compiles any."""
+    """Return the declared signatures of a dispatcher; None if it compiles any signature."""
     return None if dispatcher._can_compile else [compiled.signature for compiled in dispatcher.overloads.values()]
 
 
 def declare(dispatcher: Any, signatures: Sequence[Any] | None) -> Any:
-    """Compile a dispatcher for *signatures* and forbid others, unless they are None; return it."""
+    """Compile a dispatcher for *signatures* and forbid others, unless *signatures* is None; return the dispatcher."""
     if signatures is not None:
         for signature in signatures:
             dispatcher.compile(signature)
@@ -87,9 +87,9 @@ def declare(dispatcher: Any, signatures: Sequence[Any] | None) -> Any:
 
 
 def _with_gaps(array: np.ndarray[Any, Any], is_contiguous: bool, is_aligned: bool) -> np.ndarray[Any, Any]:
-    """Return an array that is not contiguous, or not aligned: Numba compiles other code for one.
+    """Return a copy of *array* that is not contiguous, or not aligned: Numba compiles other code for such an array.
 
-    NumPy's own pickles are of a copy that is both.
+    NumPy itself unpickles every array as a contiguous, aligned one.
     """
     shape = array.shape if is_contiguous else (*array.shape, 2)
     size = array.itemsize * math.prod(shape)

@@ -1,4 +1,4 @@
-"""Recipes of kernels that Numba compiles, written at export and compared in another process."""
+"""Recipes of Numba kernels: data written at export, with which another process finds and compares the kernels."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _reference(dispatcher: Any) -> Reference:
 
 
 def write_recipe(compiler: Compiler, dispatcher: Any, *, content: str, call: Mapping[str, Any]) -> Recipe:
-    """Return the recipe of a kernel's target for another process.
+    """Return the recipe with which another process builds a kernel's target (its handler, registered under a name).
 
     Args:
       compiler: the compiler of the kernel's backend.
       dispatcher: the kernel.
       content: the fingerprint of the kernel when it was compiled.
-      call: the argument types and modes that it was compiled for, as data that JSON can represent.
+      call: the argument types and modes that the kernel was compiled for, as data that JSON can represent.
 
     Raises:
       ExportError: if another process cannot build the target, or would build a different one.
@@ -55,7 +55,7 @@ def write_recipe(compiler: Compiler, dispatcher: Any, *, content: str, call: Map
 
 
 def _imports(compiler: Compiler, dispatcher: Any, name: str) -> list[str]:
-    """Return the modules that declare implementations of functions that the kernel calls.
+    """Return the names of the modules with ``numba.extending`` declarations that the kernel may use.
 
     Raises:
       ExportError: if another process cannot import a declaration.
@@ -85,7 +85,7 @@ def read_kernel(compiler: Compiler, target: str, data: Mapping[str, Any]) -> Any
     """Return the kernel's dispatcher.
 
     Raises:
-      ExportError: if it cannot be found, or differs from the exported one.
+      ExportError: if the kernel cannot be found, or differs from the exported kernel.
     """
     check_format(compiler.package, target, data)
     name, kernel, checks = data["name"], data["kernel"], data["checks"]

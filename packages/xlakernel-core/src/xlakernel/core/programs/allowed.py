@@ -46,7 +46,7 @@ def read_allow(allow: Any) -> frozenset[str] | None:
 
 @contextlib.contextmanager
 def allowing(allowed: frozenset[str] | None) -> Iterator[None]:
-    """Limit `import_module`, `read_pickle` and `check_allowed` to the result of `read_allow`."""
+    """Limit `import_module`, `read_pickle` and `check_allowed` to *allowed*, a result of `read_allow`."""
     token = _allowed.set(allowed)
     try:
         yield

@@ -19,7 +19,8 @@ from .reference import Reference
 # The attribute of a wrapper's `xlakernel` that is the function.
 _ATTRIBUTE = "function"
 
-# Name of a module → its globals at the first use of one of its functions. A module that is executed anew has new ones.
+# Name of a module → its globals at the first use of one of its functions. A module that is executed anew has a new
+# dictionary.
 _namespaces: dict[str, dict[str, Any]] = {}
 # Kernel or helper → its digest when it was first examined, if that was before its first compilation.
 _first_seen: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
@@ -39,7 +40,7 @@ class Callables:
 
     Attributes:
       function: the function.
-      others: the options by name: functions, or strings or None where the option allows them.
+      others: the options by name. An option is a function, or a string or None if the option allows that.
     """
 
     function: Any
@@ -60,9 +61,10 @@ class Callables:
     def identity(self) -> str:
         """Suffix that distinguishes the targets of functions that run through Python.
 
-        The name of a target depends on a function's code and values. Two functions in which these are equal now may
+        The name of a target depends on a function's code and values. Two functions with equal code and values may
         differ at a later call, since Python reads variables of closures, globals and defaults at each call. The suffix
-        is empty for a function at the top level of a module, unless the module was executed anew since its first use.
+        is empty for a function without defaults at the top level of a module, unless the module was executed anew since
+        the first use of one of its functions.
         """
         function = self.function
         own = [getattr(function, name, None) for name in ("__closure__", "__defaults__", "__kwdefaults__")]
@@ -99,7 +101,7 @@ class Callables:
 
         Args:
           written: the result of `write`.
-          others: the names of the other functions.
+          others: the keys of the other functions in *written*.
 
         Raises:
           ExportError: if a name leads to nothing, or to something that cannot be called.

@@ -26,7 +26,7 @@ class Compared:
     Attributes:
       what: the code, for messages: "the kernel mine.scale".
       examine: returns the fingerprint of the code as it is now.
-      reason: returns the reason why an unknown object makes it incomparable, for messages.
+      reason: returns the reason why the code cannot be compared, given an unknown object; for messages.
     """
 
     what: str
@@ -49,7 +49,7 @@ class Compared:
             )
 
     def checks(self) -> dict[str, str | None]:
-        """Return the fingerprint for `check_same` in another process; None in it if the code cannot be compared."""
+        """Return Python's version and the fingerprint (None: not comparable), for `check_same` in another process."""
         found = self.examine()
         return {"python": PYTHON, "bytecode": None if found.unknown else found.content}
 
@@ -57,7 +57,7 @@ class Compared:
         """Raise `ExportError` unless the code has the fingerprint of the code that was exported.
 
         Args:
-          checks: the result of `checks` when it was exported.
+          checks: the result of the method `checks` at export.
           changed: other things that may have changed, for messages.
         """
         found = self.examine()

@@ -25,10 +25,10 @@ class Exported:
 
     Attributes:
       exported: the `jax.export.Exported` inside, which has the program's name, platforms, pytrees, shapes and text.
-      call: runs the program, ``call(*args, **kwargs)``, with arguments of the pytrees, dtypes and shapes that it was
-        exported for. It is jitted, and works inside ``jax.jit``, ``jax.grad`` (if it was serialised with *vjp_order*)
-        and ``jax.shard_map``. As with any `jax.export.Exported`, ``jax.vmap`` cannot map it: export
-        ``jax.jit(jax.vmap(f))`` instead, with a symbolic batch size if it varies.
+      call: runs the program, ``call(*args, **kwargs)``, with arguments of the pytrees, dtypes and shapes that the
+        program was exported for. ``call`` is jitted, and works inside ``jax.jit``, ``jax.grad`` (if the program was
+        serialised with *vjp_order*) and ``jax.shard_map``. As with any `jax.export.Exported`, ``jax.vmap`` cannot map
+        it: export ``jax.jit(jax.vmap(f))`` instead, with a symbolic batch size if it varies.
     """
 
     def __init__(self, exported: Any, targets: Sequence[StoredTarget], checks: Sequence[Any]) -> None:
@@ -43,26 +43,26 @@ class Exported:
         call.__name__ = call.__qualname__ = str(exported.fun_name)
         self.call: Callable[..., Any] = jax.jit(call)
         self._targets = tuple(targets)
-        self._checks = tuple(checks)  # disabled by the user
+        self._checks = tuple(checks)  # the safety checks that the user disabled
 
     def __repr__(self) -> str:
         return f"Exported({self.exported.fun_name!r}, platforms={self.platforms}, kernels={list(self.targets)})"
 
     @property
     def platforms(self) -> tuple[str, ...]:
-        """JAX's names of the platforms that it can run on."""
+        """JAX's names of the platforms that the program can run on."""
         return tuple(self.exported.platforms)
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The names of the native handlers that it calls."""
+        """The names of the native handlers that the program calls."""
         return tuple(dict.fromkeys(target.name for target in self._targets))
 
     def vjp(self) -> Exported:
         """Return the program's VJP, exported; see `jax.export.Exported.vjp`.
 
         Raises:
-          ExportError: if it was loaded from bytes that have none.
+          ExportError: if the program was loaded from bytes without a VJP.
         """
         if not self.exported.has_vjp():
             raise _no_vjp(self.exported.fun_name)
@@ -105,9 +105,9 @@ def export(
     The program is that of `jax.export.export`; the artifact also contains a recipe for each kernel. A kernel that can
     be imported is loaded by module and name, and refused if its code, or the code of anything that it refers to,
     differs from the exported one. Any other kernel (defined in ``__main__``, in a notebook, or inside a function such
-    as an operator's generator) is pickled into the artifact. Such kernels of Warp cannot be exported, because Warp
-    compiles kernels from their source files. Loading requires the minor version of Python that exported the kernels.
-    Load only artifacts that you trust: loading imports modules and opens pickles.
+    as an operator's generator) is pickled into the artifact. Kernels of Warp that cannot be imported cannot be
+    exported, because Warp compiles kernels from source files. Loading requires the minor version of Python that
+    exported the kernels. Load only artifacts that you trust: loading imports modules and opens pickles.
 
     Args:
       jitted: a function that ``jax.jit`` returned.
@@ -116,8 +116,8 @@ def export(
       disabled_checks: `jax.export.DisabledSafetyCheck` for custom calls of other libraries.
 
     Returns:
-      A function of the arguments, or of their `jax.ShapeDtypeStruct`, with symbolic shapes
-      (`jax.export.symbolic_shape`) or without, that returns the `Exported`.
+      A function that returns the `Exported`. Its arguments are those of *jitted*, or `jax.ShapeDtypeStruct` in place of
+      arrays, also with symbolic shapes (`jax.export.symbolic_shape`).
 
     Raises:
       KernelTypeError: if *jitted* is not the result of ``jax.jit``.
@@ -159,27 +159,29 @@ def export(
 def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] | None = None) -> Exported:
     """Load a program that `Exported.serialize` wrote, and compile its kernels.
 
-    `deserialize` imports the modules that define kernels, by the names that they had when the program was exported. It
-    compares the imported kernels with the exported ones, then the unpickled ones. Nothing is compiled or recorded
-    unless all are equal.
+    `deserialize` imports the modules that define kernels, by the names of the modules at export. It compares the
+    imported kernels with the exported ones, then unpickles and compares the other kernels. Nothing is compiled or
+    recorded unless all kernels are equal.
 
     Loading imports modules and opens the pickles of kernels that cannot be imported, and a program may call anything
     once it runs: load only programs that you trust. *allow* limits the modules that are imported and the pickles that
-    are opened. A program that needs others is refused before any of them is used, even if this process has its kernels
-    already.
+    are opened. A program that needs other modules or pickles is refused before anything is imported or opened, even if
+    this process already has the program's kernels.
 
     Args:
       blob: the bytes.
-      allow: names of modules, which include their submodules, and digests of pickled kernels, ``"sha256:..."``, as the
-        error lists them. With names of modules alone, no pickle is opened. None: everything is allowed.
+      allow: names of modules, which include their submodules, and digests of pickled kernels, ``"sha256:..."``. The
+        error for a refused program lists what the program needs. Without digests, no pickle is opened. None: everything
+        is allowed.
 
     Returns:
       The program. Kernels for platforms that this machine lacks are left out.
 
     Raises:
       ArgumentError: if *allow* is not a collection of names of modules and of digests.
-      ExportError: if the bytes are not such a program, or are damaged or malformed, or need a module or pickle that is
-        not allowed, or if a kernel has changed, or if JAX cannot read the program of another version.
+      ExportError: if the bytes are not such a program, are damaged or malformed, or need a module or pickle that is not
+        allowed; if a kernel has changed; or if JAX cannot read the program, for example because another version of JAX
+        wrote it.
       MissingDependencyError: if the package of a kernel's backend is not installed.
     """
     allowed = read_allow(allow)
@@ -189,7 +191,7 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
     with allowing(allowed):
         check_allowed({key: step for target in here for key, step in steps(target).items()})
         make = prepare(here)
-        # Once the modules of kernels are imported, which may define the types of the program's arguments.
+        # Read after `prepare` imported modules, which may define the types of the program's arguments.
         exported = _read(program, made_with["jax"])
         make()
     return Exported(exported, targets, exported.disabled_safety_checks)
@@ -197,7 +199,7 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
 
 def _read(program: bytes, written_with: str) -> Any:
     """Return the program that JAX reads, or raise an error that names both versions of JAX."""
-    from jax import export as jax_export  # likewise
+    from jax import export as jax_export  # see `export`
 
     try:
         exported = jax_export.deserialize(bytearray(program))
@@ -215,7 +217,7 @@ def _read(program: bytes, written_with: str) -> Any:
 
 
 def _without_vjp(exported: Any) -> Callable[..., Any]:
-    """Return the call of a program that has no serialised derivative; to differentiate it raises `ExportError`."""
+    """Return a function that calls a program without a serialised derivative, and cannot be differentiated."""
 
     def run(arguments: Any) -> Any:
         args, kwargs = arguments
@@ -237,17 +239,17 @@ def _no_vjp(name: str) -> ExportError:
 
 
 def _default_platforms() -> list[str] | None:
-    """Return the platform of `jax_default_device` if that is the CPU, else None: JAX's export ignores the setting."""
+    """Return ["cpu"] if `jax_default_device` is a CPU, else None: JAX's export ignores this setting."""
     device: Any = jax.config.jax_default_device  # type: ignore[attr-defined]  # set at run time
     platform = device if isinstance(device, str) else getattr(device, "platform", None)
     return ["cpu"] if platform == "cpu" else None
 
 
 class _EveryTarget(list[Any]):
-    """The safety checks that the user disables, and those of all handlers that are registered at the iteration.
+    """The safety checks that the user disables, and the checks of all handlers registered at the time of iteration.
 
-    JAX iterates over the list after lowering, which registers the handlers that the program calls. `_with_targets` then
-    keeps only the checks of these handlers.
+    Lowering registers the handlers that the program calls, and JAX iterates over the list after lowering.
+    `_with_targets` then keeps only the checks of these handlers.
     """
 
     def __iter__(self) -> Iterator[Any]:
@@ -261,8 +263,8 @@ def _checks(names: Iterable[str]) -> list[Any]:
 
 
 def _with_targets(exported: Any, checks: Sequence[Any], known: Sequence[StoredTarget] = ()) -> Exported:
-    """Return *exported* with the handlers that it calls, registered here or *known*; only their checks are disabled."""
-    # The names of handlers are searched in MLIR's bytecode, which has a table of unchanged strings, each with a zero
+    """Return *exported* with its targets, registered here or *known*; disable only *checks* and the targets' checks."""
+    # The names of handlers are searched in MLIR's bytecode, which has a table of unescaped strings, each with a zero
     # byte at its end. The text of the module would contain every constant, and would escape non-ASCII names.
     content = exported.mlir_module_serialized
     candidates = dict.fromkeys([*registered_targets(), *(target.name for target in known)])

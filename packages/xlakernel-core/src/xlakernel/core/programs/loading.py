@@ -19,7 +19,7 @@ from .artifact import StoredTarget
 _RECIPE_MODULE = re.compile(r"xlakernel\.(?!core\.|command\.)\w+\._(\w+_)?export")
 _REFERENCES = frozenset({"kernel", "function", "arrays", "stream"})
 
-# XLA's name of a platform → JAX's; the others are equal.
+# XLA's name of a platform → JAX's name; the names of other platforms are equal.
 _JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
 
 
@@ -27,7 +27,7 @@ def steps(target: StoredTarget) -> dict[str, str]:
     """Return the modules and pickles that a target needs, for `check_allowed`, without the modules of xlakernel.
 
     Raises:
-      ExportError: if a field of its recipe that leads to code is malformed.
+      ExportError: if a field of the target's recipe that leads to code is malformed.
     """
     if not _RECIPE_MODULE.fullmatch(target.recipe.module):
         raise _malformed(
@@ -78,7 +78,7 @@ def prepare(targets: Sequence[StoredTarget]) -> Callable[[], None]:
     for target in targets:
         check_loaded(target.name, target.platform, target.recipe)
     missing = [target for target in targets if not is_registered(target.name, target.platform)]
-    # Pickles are opened last, since they may run any code.
+    # Targets with pickles come last: opening a pickle may run any code.
     ordered = sorted(missing, key=lambda target: any(key.startswith("sha256:") for key in steps(target)))
     builders = [(target, _well_formed(target, functools.partial(_prepare, target))) for target in ordered]
 
@@ -91,7 +91,7 @@ def prepare(targets: Sequence[StoredTarget]) -> Callable[[], None]:
 
 
 def _well_formed(target: StoredTarget, step: Callable[[], Any]) -> Any:
-    """Run a step of making *target*; its recipe may hold anything, so any error is an `ExportError`."""
+    """Run a step of making *target*. The recipe may contain anything, so any error becomes an `ExportError`."""
     try:
         return step()
     except (ExportError, MissingDependencyError):

@@ -17,9 +17,9 @@ class Reference:
 
     Attributes:
       module: the module's name.
-      qualname: the name in it, with dots for attributes of classes.
-      attribute: the attribute of a wrapper's ``xlakernel`` that is the kernel. It is needed if the wrapper was applied
-        as a decorator, so that the name leads to the wrapper.
+      qualname: the name in the module, with dots for attributes of classes.
+      attribute: the name of the attribute of a wrapper's ``xlakernel`` that is the kernel. If the wrapper was applied
+        as a decorator, *qualname* leads to the wrapper, and this attribute to the kernel.
     """
 
     module: str
@@ -36,7 +36,7 @@ class Reference:
         return self._in(sys.modules.get(self.module))
 
     def leads_to(self, *objects: Any) -> bool:
-        """Return True if another process can find one of *objects* under the name: not in ``__main__``."""
+        """Return True if the name leads to one of *objects* in any process; False for a name in ``__main__``."""
         found = self.here()
         return self.module != "__main__" and found is not None and any(found is one for one in objects)
 

@@ -37,9 +37,10 @@ def check_last_axis(subject: Subject) -> str:
 
 
 def check_nested(subject: Subject) -> str:
-    """Two levels, and the inner one alone: each input in turn is unbatched at one, and the next input at the other.
+    """Nested batches with unbatched inputs; a single input is batched at both levels.
 
-    Also one level of which each input in turn is the only one with a batch.
+    Each input in turn is unbatched at the inner level, and the next input at the outer level. The inner level is also
+    tried alone; likewise a single level at which only one of three or more inputs is batched.
     """
     count = len(subject.inputs)
     if count == 1:
@@ -49,14 +50,14 @@ def check_nested(subject: Subject) -> str:
         for outer, inner in zip([*unbatched[1:], unbatched[0]], unbatched, strict=True):
             _check_axes(subject, [outer, inner])
             _check_axes(subject, [inner])
-        if count > 2:  # of two inputs, one is batched where the other is not
+        if count > 2:  # with two inputs, only one is batched at each level above
             for number in range(count):
                 _check_axes(subject, [tuple(0 if i == number else None for i in range(count))])
     return _distinctness(subject, subject.batch((_INNER,))[1])
 
 
 def _check_axes(subject: Subject, axes: Sequence[Axes]) -> None:
-    """Compare levels of vmap, from the outermost, with single calls."""
+    """Compare nested vmap with single calls; *axes* has the levels, outermost first."""
     batched = subject.function
     for level in reversed(axes):
         batched = jax.vmap(batched, tuple(level))
@@ -66,7 +67,7 @@ def _check_axes(subject: Subject, axes: Sequence[Axes]) -> None:
 
 
 def check_sizes(subject: Subject) -> None:
-    """A batch of one, and an empty batch."""
+    """A batch of one slice, and an empty batch."""
     one, expected = subject.batch((1,))
     batched = jax.jit(jax.vmap(subject.function))
     compare(batched(*subject.arrays(one)), expected, subject.tolerance, batch=1, what="a batch of 1: ")
@@ -76,9 +77,9 @@ def check_sizes(subject: Subject) -> None:
 
 
 def _distinctness(subject: Subject, expected: Any) -> str:
-    """Return a remark on inputs that are the same in all slices; raise `NotTried` if all results are.
+    """Return a remark on inputs that are equal in all slices; raise `NotTried` if each result is.
 
-    Equal slices hide a batching rule that takes those of another slice.
+    Equal slices would hide a batching rule that mixes up slices.
     """
 
     def is_constant(leaf: Any) -> bool:

@@ -26,11 +26,11 @@ from ..measure.comparison import (
 from ._report import NotTried
 from ._subject import Subject
 
-THREADS, CALLS = 8, 20  # programs that each thread runs
-_STEPS = 3  # of a loop
-_MANY, _SHORT, _SMALL = 500, 1e-4, 2000  # calls in a loop, for kernels of fewer seconds and arrays of fewer elements
+THREADS, CALLS = 8, 20  # the number of threads, and of programs that each thread runs
+_STEPS = 3  # iterations of a loop
+_MANY, _SHORT, _SMALL = 500, 1e-4, 2000  # calls in a loop, if one takes less than _SHORT s on at most _SMALL elements
 _HELD = "the smallest value", "the largest value", "NaN"  # the earlier contents of outputs
-_LONGEST = 120  # seconds in which one of the threads ends a call
+_LONGEST = 120  # seconds within which at least one thread must end a call
 
 
 def check_eager(subject: Subject) -> None:
@@ -61,9 +61,10 @@ def _unused_donations() -> Iterator[None]:
 
 
 def check_written(subject: Subject) -> None:
-    """Every element of every output is written, and before it is read: results do not depend on earlier values.
+    """Every element of every output is written before it is read, so results do not depend on earlier values.
 
-    Of two extreme values one is kept by a maximum, a minimum, or an operation on bits.
+    Outputs hold the smallest and then the largest value, since a kernel that updates unwritten elements by a maximum, a
+    minimum or an operation on bits keeps one of the two.
     """
     structs = jax.tree.leaves(jax.eval_shape(subject.function, *subject.arrays()))
     if not structs:
@@ -82,7 +83,7 @@ def check_written(subject: Subject) -> None:
 
 
 def _extremes(dtype: Any) -> tuple[Any, Any, Any]:
-    """Return the values of `_HELD` for a dtype; one without NaN has the largest twice."""
+    """Return the values of `_HELD` for a dtype; for a dtype without NaN, the largest value stands in for NaN."""
     if dtype == np.bool_:
         return False, True, True
     if jnp.issubdtype(dtype, jnp.integer):
@@ -125,7 +126,7 @@ def check_control_flow(subject: Subject) -> None:
 
 
 def _calls_in_a_loop(subject: Subject) -> int:
-    """Return how many calls a program of `check_threads` makes: many short ones, so that threads meet in the kernel."""
+    """Return the number of calls in a program of `check_threads`: many if they are short, so that calls overlap."""
     inputs = subject.arrays()
     program = jax.jit(subject.function).lower(*inputs).compile()
     times = []
@@ -143,19 +144,19 @@ def check_threads(subject: Subject) -> str:
     stacked, expected = subject.batch((steps := _calls_in_a_loop(subject),))
     # Threads are at different samples at the same time.
     inputs = [subject.arrays([np.roll(x, -first, 0) for x in stacked]) for first in range(len(subject.samples))]
-    # Compiled here: the threads have none of the contexts of this one, such as `use_backend` or `jax.enable_x64`.
+    # The program is compiled here: contexts such as `use_backend` or `jax.enable_x64` do not apply to the new threads.
     loop = jax.jit(lambda *xs: jax.lax.scan(lambda _, one: (_, subject.function(*one)), None, xs, length=steps)[1])
     program = loop.lower(*inputs[0]).compile()
     alone = [jax.tree.map(np.asarray, program(*one)) for one in inputs]
     compare(alone[0], expected, subject.tolerance, batch=1, what="in a loop: ")
     failures: list[str] = []
-    ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # of each call False, of each thread True
+    ended: queue.SimpleQueue[bool] = queue.SimpleQueue()  # False when a call ends, True when a thread ends
     barrier = threading.Barrier(THREADS)  # otherwise a thread may end before the next one begins
 
     def work(number: int) -> None:
         try:
             barrier.wait(timeout=60)
-            with default_settings():  # contexts are those of one thread
+            with default_settings():  # the context of the caller applies to its own thread only
                 for call in range(number, number + CALLS):
                     which = call % len(inputs)
                     what = f"in thread {number}, unlike in one thread alone: "

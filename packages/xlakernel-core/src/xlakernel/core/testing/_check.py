@@ -27,19 +27,20 @@ def check_kernel(
 ) -> KernelReport:
     """Check that a kernel returns the same values under every transformation of JAX.
 
-    The kernel is called eagerly and under ``jit``; in batches (``vmap`` along the first and the last axis, nested with
-    each input unbatched in turn, of 0 and of 1); in a loop and a branch; from eight threads at once; on several
-    devices, inside ``shard_map`` and with each input split along each of its dimensions; and in a new process that has
-    only its artifact. Its derivatives of both modes are compared with finite differences. It must write all of its
-    outputs and leave its inputs unchanged.
+    The kernel is called eagerly, under ``jit``, in a loop and a branch, and from eight threads at once. Batches
+    (``vmap``) lie along the first or the last axis, are nested with each input unbatched in turn, or have 0 or 1
+    slices. On several devices, the kernel runs inside ``shard_map`` and with each input split along each of its
+    dimensions. A new process runs its exported artifact. Derivatives of both modes are compared with finite
+    differences. The kernel must write all of its outputs and leave its inputs unchanged.
 
     Args:
       fn: a function of arrays that returns a pytree of arrays: a wrapped kernel, or a lambda that calls an operator
         or passes scalars to a kernel.
-      *args: arrays, or pytrees of them, to call it on: small ones, also with an extent of 0; a few different values
-        are better than zeros.
+      *args: arrays, or pytrees of arrays, to call *fn* on. Small arrays with different values are best; an extent may
+        be 0.
       reference: a function that computes the right results, in plain JAX or NumPy. It gets arrays of double precision
-        if it accepts them. Without it, ``"eager"`` is not tried, and the other checks compare with a single eager call.
+        or, if it then raises an error, of the dtypes of *args*. Without *reference*, ``"eager"`` is not tried, and the
+        other checks compare with a single eager call.
       samples: further argument lists, of the shapes and dtypes of *args*, for batches and threads. A batch may combine
         inputs of different samples, so every combination must be valid. By default, samples are made from *args* by
         scaling floats and rolling booleans; integers, which may be indices, stay.
@@ -47,11 +48,11 @@ def check_kernel(
         ``"sharding"``) → the reason why it is left out.
       rtol: relative tolerance, in place of the dtype's own; integers and booleans are always compared exactly.
       atol: absolute tolerance, in place of a few rounding errors of the largest expected value.
-      grad_order: 2: also the derivative of the derivative.
+      grad_order: 1, or 2 to check second derivatives as well.
 
     Returns:
-      The outcome of each check, ``"passed"``, ``"failed"`` or ``"not tried"``; it prints as a table whose first line
-      counts the three. If a single call is wrong, the other checks are not tried.
+      A report of the outcome of each check, ``"passed"``, ``"failed"`` or ``"not tried"``. It prints as a table; the
+      first line counts the outcomes. If a single call is wrong, the other checks are not tried.
 
     Raises:
       KernelCheckError: if any check failed; the message is the table.

@@ -1,4 +1,4 @@
-"""Checks of gradients as functions of the cotangents: linear, and without effect on the arguments."""
+"""Checks that gradients are linear in the cotangents, and leave their arguments unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_linear(
     allowed: float,
     what: str,
 ) -> None:
-    """Check that gradients are linear in the cotangents: also for zeros, another sign and another size."""
+    """Check that gradients are linear in the cotangents, for zeros, the other sign, and other magnitudes."""
 
     def check(got: Sequence[Array], expected: Sequence[Array], how: str, sizes: Sequence[Array]) -> None:
         for number, (g, e, size) in enumerate(zip(got, expected, sizes, strict=True)):
@@ -41,7 +41,7 @@ def check_linear(
     ):
         expected = [g * g.dtype.type(factor) for g in gradients]
         check(pull([w * jnp.asarray(factor, w.dtype) for w in weights]), expected, how, expected)
-    # Cotangents of which only some differ from zero; their gradients add up to the whole.
+    # The gradients for parts of the cotangents, with zeros elsewhere, add up to the gradient for all cotangents.
     parts = []
     for number, w in enumerate(weights):
         places = jnp.arange(w.size).reshape(w.shape) % 2

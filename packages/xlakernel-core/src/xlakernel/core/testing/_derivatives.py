@@ -32,7 +32,7 @@ from ._report import NotTried
 from ._subject import Axes, Subject, evaluate
 
 _SMALL = 64  # inputs of up to this many elements are checked element by element
-_DIRECTIONS = 3  # random ones, for larger inputs
+_DIRECTIONS = 3  # random directions, for larger inputs
 
 Function = Callable[..., list[Any]]
 
@@ -52,7 +52,7 @@ class _Problem:
       weights: cotangents of the outputs, such that outputs of different magnitudes contribute alike.
       epsilon: the relative rounding error of *exact*.
       allowed: the allowed relative error of the derivative and the differences.
-      has_differences: False if an output is NaN, or infinite as an input is.
+      has_differences: False if an output is NaN, or infinite while an input is not finite.
     """
 
     def __init__(self, function: Function, reference: Function | None, inputs: list[Array], rtol: float | None) -> None:
@@ -96,11 +96,12 @@ class _Problem:
     def check_accuracy(self, size: float, error: float, scale: float = 1.0) -> None:
         """Raise an error if the differences are too inaccurate to check a derivative.
 
-        A derivative below the resolution of the results is accepted if it is as small.
+        The error may be large relative to a derivative that is small compared with the results: then only its smallness
+        is checked.
 
         Args:
           size: the magnitude of the derivative by finite differences.
-          error: their error, with the best of all steps.
+          error: the error of the differences with the best of all steps.
           scale: the factor that gives the function a magnitude of about 1.
 
         Raises:
@@ -123,7 +124,7 @@ class _Problem:
         return list(jax.jvp(self.function, xs, tuple(tangents))[1])
 
     def derived(self, first: Function) -> _Problem:
-        """Return the problem of the second order: the derivative of *first*, which is a derivative of the function."""
+        """Return the second-order problem: *first*, a derivative of the function, is differentiated once more."""
         return _Problem(first, None, self.inputs, self._rtol)
 
 
@@ -175,7 +176,7 @@ def check_vmap_of_grad(subject: Subject) -> None:
 
 
 def _check_directions_of_slices(problem: _Problem, points: Sequence[Sequence[Array]], tolerance: Tolerance) -> None:
-    """Compare derivatives of a batch with those of single calls, where slices have their own cotangents or tangents."""
+    """Compare derivatives of a batch with those of single calls; each slice has its own cotangents or tangents."""
 
     def pull(weights: Any, *xs: Any) -> list[Any]:
         return problem.pulled(*xs, weights=weights)
@@ -214,7 +215,7 @@ def _check_directions_of_slices(problem: _Problem, points: Sequence[Sequence[Arr
 
 
 def _axes_of_inputs(count: int) -> list[Axes]:
-    """Return axes for ``jax.vmap``: all inputs mapped, none, each one alone, and each one unmapped."""
+    """Return axes for ``jax.vmap``: all inputs mapped, none mapped, only one mapped, and only one unmapped."""
     alone = [tuple(0 if i == number else None for i in range(count)) for number in range(count)]
     others = [tuple(None if i == number else 0 for i in range(count)) for number in range(count)]
     return list(dict.fromkeys([(0,) * count, (None,) * count, *alone, *others]))
@@ -241,7 +242,10 @@ def _first_problem(subject: Subject) -> _Problem:
     reference = restricted(subject.reference) if subject.reference else None
     problem = _Problem(restricted(subject.function), reference, own, subject.tolerance.rtol)
     if not problem.has_differences:
-        raise NotTried("a result is NaN, or infinite as an argument is: differences say nothing; give other arguments")
+        raise NotTried(
+            "a result is NaN, or infinite together with an argument, so that finite differences have no meaning; give "
+            "other arguments"
+        )
     return problem
 
 
@@ -266,13 +270,13 @@ def _check_forward(problem: _Problem, what: str) -> None:
     for number, x in enumerate(problem.inputs):
         for label, direction in _directions(x):
             _with_either_step(check, {number: direction}, f"{label} of differentiable input {number}")
-    # A derivative is linear: also for negative tangents, and for those of several inputs.
+    # A derivative is linear: along a direction of all inputs, it is the sum of the derivatives along its parts.
     every = {number: _random(x, number) for number, x in enumerate(problem.inputs)}
     _with_either_step(check, every, "a random direction of all differentiable inputs")
 
 
 def _with_either_step(check: Callable[..., None], *arguments: Any) -> None:
-    """Check a derivative with the usual step, and if it differs with refined ones, which take longer.
+    """Check a derivative with the usual step; if the check fails, repeat it with refined steps, which take longer.
 
     The usual step is too large for an input with elements of very different sizes, or a function of large curvature.
     """
@@ -325,7 +329,7 @@ def _check_gradient(
     flushed = tiny(gradient.dtype) * max(1.0, *problem.scales) * _norm([direction])
     allowed = problem.allowed * (_norm(terms) + _norm([weighted])) + of_moving + flushed
     if not (got == expected or abs(got - expected) <= allowed < math.inf):
-        # Outputs that do not move may contribute what the differences do not resolve. Leave them out.
+        # The derivatives of outputs that the step does not change may be too small for the differences: omit these.
         if abs(got - expected) <= allowed + _norm(errors) and not all(one.moves.all() for one in found):
             weights = [w * one.moves for w, one in zip(problem.weights, found, strict=True)]
             gradients = problem.pulled(*map(jnp.array, problem.inputs), weights=weights)
@@ -349,7 +353,7 @@ def _norm(arrays: Sequence[Array]) -> float:
 def _scale(y: Array, dtype: Any) -> float:
     """Return the power of 2 that gives *y* a magnitude of about 1, or 1 for zeros.
 
-    Its square is in the range of *dtype*.
+    The square of this power is in the range of *dtype*.
     """
     most = int(jnp.finfo(dtype).maxexp) // 2  # type: ignore[no-untyped-call]  # JAX's finfo has no types
     exponent = int(np.frexp(largest(y))[1]) if y.size else 0
@@ -369,7 +373,7 @@ def _directions(x: Array) -> Iterator[tuple[str, Array]]:
 
 
 def _random(like: Any, seed: int) -> Array:
-    """Return numbers of both signs, none near 0, which would hide a wrong element."""
+    """Return random numbers of both signs. None is near 0: a factor near 0 would hide a wrong element."""
     rng = np.random.default_rng(seed)
     shape = (2, *like.shape)
     real, imaginary = rng.choice([-1.0, 1.0], shape) * rng.uniform(0.5, 1.5, shape)

@@ -12,7 +12,7 @@ from ..measure.comparison import Array, double, largest
 
 # The error of a function's value, in units of its relative precision.
 _ROUNDINGS = 4
-# Steps of `refined_difference`: the ratio of two of them, and their least number.
+# Steps of `refined_difference`: the ratio of consecutive steps, and the least number of steps.
 _RATIO, _FEWEST_STEPS = 4.0, 4
 
 #: A function of a list of arrays, in double precision if possible, that returns a list of arrays.
@@ -20,9 +20,9 @@ Exact = Callable[[list[Array]], list[Array]]
 
 
 class Estimate(NamedTuple):
-    """The derivative of an output along a direction, with estimated errors; *moves* is True for elements that change.
+    """The derivative of an output along a direction, with estimated errors.
 
-    The error of an element that does not change bounds its derivative.
+    *moves* is True for elements that a step changes. For other elements, the error bounds the derivative.
     """
 
     values: Array
@@ -41,13 +41,13 @@ class _Central(NamedTuple):
 def difference(exact: Exact, inputs: Sequence[Array], number: int, direction: Array, epsilon: float) -> list[Estimate]:
     """Return the derivative of each output along *direction* of input *number*.
 
-    The step fits the largest element that moves. The error estimate covers rounding, not truncation.
+    The step fits the largest input element that *direction* moves. The error estimate covers rounding, not truncation.
 
     Args:
       exact: the function.
-      inputs: the point.
+      inputs: the point at which the derivative is taken.
       number: the input that moves.
-      direction: an array of its shape.
+      direction: an array of the shape of this input.
       epsilon: the relative precision of *exact*.
     """
     found = _central(exact, inputs, number, direction, epsilon, _usual_size(inputs[number], direction))
@@ -57,10 +57,10 @@ def difference(exact: Exact, inputs: Sequence[Array], number: int, direction: Ar
 def refined_difference(
     exact: Exact, inputs: Sequence[Array], number: int, direction: Array, epsilon: float
 ) -> list[Estimate]:
-    """Return the derivative as `difference` does, for each element of an output with the step of the smallest error.
+    """Return the derivative as `difference` does, but choose for each output element the step with the smallest error.
 
-    Steps decrease to one that fits the smallest element that moves. The error estimate is the rounding error plus the
-    change from the previous step.
+    The steps decrease from the usual step to a step that fits the smallest input element that *direction* moves. The
+    error estimate is the rounding error plus the change from the previous step.
     """
     sizes = np.abs(inputs[number])
     moving = sizes[(direction != 0) & (sizes > 0)]
@@ -73,7 +73,7 @@ def refined_difference(
 
 
 def _best(tried: Sequence[_Central]) -> Estimate:
-    """Return for each element the value of the step with the smallest error; the first step has no estimate."""
+    """Return, for each element, the value with the smallest estimated error; the first step has no estimate."""
     values, rounding, moves = (np.stack(arrays) for arrays in zip(*tried, strict=True))
     # The largest step bounds the derivative of an element that no step changes.
     rounding = np.where(moves.any(axis=0), rounding, rounding[0])
@@ -93,7 +93,7 @@ def _usual_size(x: Array, direction: Array) -> float:
 def _central(
     exact: Exact, inputs: Sequence[Array], number: int, direction: Array, epsilon: float, size: float
 ) -> list[_Central]:
-    """Return the derivatives by a step for inputs of *size*, where errors of rounding and of curvature are alike."""
+    """Return the derivatives by a step that balances the errors of rounding and of truncation for inputs of *size*."""
     step = float(np.cbrt(epsilon)) * size / max(1e-30, float(np.abs(direction).max(initial=0.0)))
     moved = [x.astype(double(x.dtype)) for x in inputs]
     above, below = (
@@ -111,4 +111,4 @@ def _of_output(above: Any, below: Any, epsilon: float, step: float) -> _Central:
         rounding = _ROUNDINGS * epsilon * np.maximum(np.abs(above), np.abs(below)) / step
         moves = above != below
         rounding = np.where(moves | np.isfinite(rounding), rounding, 0)
-        return _Central(np.where(moves, above - below, 0) / (2 * step), rounding, moves)  # infinities may not move
+        return _Central(np.where(moves, above - below, 0) / (2 * step), rounding, moves)  # inf - inf would be NaN

@@ -27,9 +27,9 @@ from ._processes import environment
 from ._report import NotTried
 from ._subject import Subject
 
-# Seconds within which the new process answers.
+# Seconds within which the new process must answer.
 _TIME_LIMIT = 300
-# Exit status of a fork that has written its answer; others come from the user's modules.
+# Exit status of a fork that has written its answer; other statuses come from the user's modules.
 _ANSWERED = 86
 
 _lock = threading.Lock()
@@ -67,12 +67,12 @@ def _answer(request: Any) -> tuple[str, Any]:
     """Return the server's answer to a request; stop a server that does not answer."""
     with _lock:  # one request at a time
         server = _server()
-        if server.poll() is not None:  # for lack of memory, for example
+        if server.poll() is not None:  # it has ended, for example for lack of memory
             _end(server)
             server = _server()
         assert server.stdin is not None and server.stdout is not None
         is_late = threading.Event()
-        # Not a limit of `select` on the answer: the request may not fit in the pipe, and half an answer may come.
+        # A timeout of `select` would not do: sending the request may block, and an answer may be incomplete.
         timer = threading.Timer(_TIME_LIMIT, _kill, [server, is_late])
         timer.start()
         try:
@@ -83,7 +83,7 @@ def _answer(request: Any) -> tuple[str, Any]:
             _end(server)
             late, early = f"it did not answer within {_TIME_LIMIT} s", "it ended without an answer"
             return late if is_late.is_set() else early, None
-        except BaseException:  # the answer may come later, and would be taken for the next one
+        except BaseException:  # a late answer would be taken for the answer to the next request
             _end(server)
             raise
         finally:
@@ -94,7 +94,7 @@ def _answer(request: Any) -> tuple[str, Any]:
 
 @functools.cache
 def _server() -> subprocess.Popen[bytes]:
-    """Start the server, once; it ends with this process."""
+    """Start the server once; it ends with this process."""
     server = subprocess.Popen(
         [sys.executable, "-c", f"from {__name__} import serve; serve()"],
         env=environment(),
@@ -108,7 +108,7 @@ def _server() -> subprocess.Popen[bytes]:
 
 
 def _end(server: subprocess.Popen[bytes]) -> None:
-    """End the server and its fork; the next request starts another one."""
+    """End the server and its fork; the next request starts another server."""
     _server.cache_clear()
     _kill(server, threading.Event())
     atexit.unregister(_stop)
@@ -123,7 +123,7 @@ def _kill(server: subprocess.Popen[bytes], done: threading.Event) -> None:
 
 def _stop(server: subprocess.Popen[bytes]) -> None:
     """Let the server read the end of its input, wait for its end, and close its pipes."""
-    with contextlib.suppress(OSError):  # of a server that was killed
+    with contextlib.suppress(OSError):  # raised if the server was killed
         server.communicate()
 
 
@@ -145,7 +145,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 def serve() -> None:
-    """Fork for each request on standard input, and write the result of the fork, or its exit status, to the output."""
+    """Fork for each request on standard input. The output is the fork's result or, if it has none, its exit status."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # keeps output of the user's modules out of the answers
     while True:

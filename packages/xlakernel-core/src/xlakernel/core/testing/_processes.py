@@ -16,23 +16,23 @@ import jax
 
 from ..errors import ArgumentError, KernelCheckError
 
-_GRACE = 3.0  # seconds between the first failure and the end of the other processes, which may wait for it forever
+_GRACE = 3.0  # seconds from the first failure to the end of the other processes, which may wait for the failed one
 
 
 def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, timeout: float = 180.0) -> list[str]:
-    """Run a program in several processes of this machine, which JAX joins into one, with devices on the CPU.
+    """Run a program in several processes on this machine, which JAX joins into one, with devices on the CPU.
 
-    Use it to test programs that span machines: in the program, ``jax.devices()`` are those of all processes, and
-    collectives use gloo. None of these processes outlives the call.
+    Use it to test programs that span machines. In the program, ``jax.devices()`` lists the devices of all processes,
+    and collectives use gloo. All processes have ended when the call returns.
 
     Args:
       program: the text of a Python program. Each process runs all of it, after ``jax.distributed.initialize``.
       processes: number of processes.
       devices: number of devices of each process.
-      timeout: seconds that they may take, together.
+      timeout: seconds after which all processes must have ended.
 
     Returns:
-      The output of each process, stdout and stderr as one.
+      The output of each process: stdout and stderr in one text.
 
     Raises:
       KernelCheckError: if a process fails or the time limit is exceeded; the message has the output of each process.
@@ -51,7 +51,7 @@ def run_in_processes(program: str, *, processes: int = 2, devices: int = 2, time
         path = Path(folder, "program.py")
         path.write_text(program, "utf-8")
         address = f"127.0.0.1:{_free_port()}"
-        texts = [path.with_name(f"{i}.txt") for i in range(processes)]  # a pipe would fill up
+        texts = [path.with_name(f"{i}.txt") for i in range(processes)]  # a pipe that is not read would fill up
         running: list[subprocess.Popen[bytes]] = []
         try:
             for i, text in enumerate(texts):
@@ -92,7 +92,7 @@ def _free_port() -> int:
 
 
 def join(address: str, processes: int, number: int, devices: int, program: str) -> None:
-    """Join the other processes and run the program, in one of the new processes."""
+    """Join the other processes and run the program; each new process calls this."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -103,4 +103,4 @@ def join(address: str, processes: int, number: int, devices: int, program: str) 
         if getattr(error, "code", 1):  # not `sys.exit()`
             traceback.print_exc()
             sys.stdout.flush()
-            os._exit(1)  # a normal exit waits for the others, which may wait for this one
+            os._exit(1)  # a normal exit would wait for the other processes, which may wait for this one

@@ -14,9 +14,10 @@ class Outcome:
     """Outcome of one check.
 
     Attributes:
-      check: its name.
+      check: the check's name.
       outcome: ``"passed"``, ``"failed"`` or ``"not tried"``.
-      detail: if it failed, the fault and what to do next; if it was not tried, the reason and a remedy; else a remark.
+      detail: for a failed check, the fault and what to do next; for a check that was not tried, the reason and a
+        remedy; for a passed check, a remark.
     """
 
     check: str
@@ -29,8 +30,8 @@ class KernelReport:
     """Outcomes of all checks of one kernel; prints as a table.
 
     Attributes:
-      kernel: its name.
-      outcomes: one for each check.
+      kernel: the kernel's name.
+      outcomes: one outcome for each check.
     """
 
     kernel: str

@@ -23,7 +23,7 @@ _cpu_devices = functools.cache(lambda: new_cpu_devices(8))
 
 
 def _devices_of(subject: Subject) -> Sequence[jax.Device]:
-    """Return the devices of the inputs' platform; on the CPU new ones, because JAX has only one there by default."""
+    """Return the devices of the inputs' platform; on the CPU, new devices, because JAX has only one by default."""
     (device,) = subject.arrays()[0].devices()
     if device.platform == "cpu":
         return _cpu_devices()
@@ -50,7 +50,7 @@ def check_shard_map(subject: Subject) -> str:
 
 
 def _run_sharded(subject: Subject, inputs: Sequence[Any], axes: Axes, mesh: jax.sharding.Mesh) -> Any:
-    """Call the kernel once on each device, with its slice of every input, or all of it where the axis is None."""
+    """Call the kernel on each device, with the device's slice of each input; an input with axis None is not split."""
     specs = tuple(PartitionSpec() if axis is None else PartitionSpec(_AXIS) for axis in axes)
     used = _used_inputs(subject)
 
@@ -64,7 +64,7 @@ def _run_sharded(subject: Subject, inputs: Sequence[Any], axes: Axes, mesh: jax.
 
 
 def _used_inputs(subject: Subject) -> list[list[bool]]:
-    """Return for each result which inputs it depends on."""
+    """Return, for each result, a list with True for each input that the result depends on."""
     program = jax.make_jaxpr(subject.function)(*subject.arrays()).jaxpr
     every = range(len(program.outvars))
     return [dce_jaxpr(program, [number == which for which in every])[1] for number in every]
@@ -73,7 +73,7 @@ def _used_inputs(subject: Subject) -> list[list[bool]]:
 def _check_varying(results: Any, inputs: Sequence[Any], used: Sequence[Sequence[bool]]) -> None:
     """Raise `CheckFailure` unless each result varies over the mesh axes of the inputs that it depends on.
 
-    JAX assumes that a result whose type does not vary is equal on all devices, and returns that of one.
+    JAX assumes that a result whose type does not vary is equal on all devices, and returns the result of one device.
     """
     for number, (result, uses) in enumerate(zip(jax.tree.leaves(results), used, strict=True)):
         given = (varying_axes(jax.typeof(x)) for x, is_used in zip(inputs, uses, strict=True) if is_used)
@@ -87,7 +87,10 @@ def _check_varying(results: Any, inputs: Sequence[Any], used: Sequence[Sequence[
 
 
 def check_sharding_rule(subject: Subject) -> str:
-    """Results are right if any dimension of any input is split over the largest number of devices that divides it."""
+    """Results are right if one dimension of one input is split, for each input and each dimension in turn.
+
+    A dimension is split over the largest number of devices that divides its extent.
+    """
     devices = _devices_of(subject)
     tried, left = 0, []
     for number, x in enumerate(subject.inputs):
@@ -99,7 +102,7 @@ def check_sharding_rule(subject: Subject) -> str:
                 tried += 1
             elif extent > 1:
                 left.append(f"{place} (extent {extent})")
-    undivided = f"not along {', '.join(left)}, which 2 to {len(devices)} do not divide"
+    undivided = f"not along {', '.join(left)}: no number of devices from 2 to {len(devices)} divides the extent"
     if not tried:
         raise NotTried(undivided if left else "there is nothing to split")
     splits = f"split along {tried} dimension{'s' * (tried != 1)} of the inputs"

@@ -14,9 +14,9 @@ import numpy as np
 
 from ..measure.comparison import Array, CheckFailure, Tolerance, double, is_inexact
 
-Axes = Sequence[int | None]  # of each input, at one level of vmap
+Axes = Sequence[int | None]  # the batch axis of each input, at one level of vmap
 
-# Scaling keeps signs, zeros, order and definiteness, which a kernel may need.
+# Samples are scaled, since scaling keeps signs, zeros, order and definiteness, which a kernel may need.
 _FACTORS = (1.0, 0.75, 0.5, 0.625)
 
 
@@ -25,11 +25,11 @@ class Subject:
     """A kernel with its arguments.
 
     Attributes:
-      name: for messages.
+      name: the kernel's name, for messages.
       function: the kernel, a function of arrays.
-      reference: a function that computes the right results, in NumPy or JAX; None: results are compared with those of a
+      reference: a function that computes the right results, in NumPy or JAX. None: results are compared with those of a
         single eager call.
-      samples: argument lists of the same shapes and dtypes; the first is the user's.
+      samples: argument lists of the same shapes and dtypes, the user's arguments first.
       tolerance: allowed errors of results.
       grad_order: the highest order of derivatives.
     """
@@ -68,10 +68,10 @@ class Subject:
         return self._known[key]
 
     def batch(self, sizes: Sequence[int], axes: Sequence[Axes] | None = None) -> tuple[list[Array], Any]:
-        """Return inputs for nested levels of ``jax.vmap`` along the first axes, and their results; None if a size is 0.
+        """Return inputs for nested levels of ``jax.vmap`` along the first axes, and their results (None for no slices).
 
         Args:
-          sizes: of each level, from the outermost.
+          sizes: the batch size of each level, outermost first.
           axes: for each level and input, 0, or None if all slices share the input; by default 0 for all.
         """
         axes = axes or [(0,) * len(self.inputs) for _ in sizes]
@@ -101,9 +101,10 @@ def _expected_by(reference: Callable[..., Any], inputs: Sequence[Array]) -> Any:
 
 
 def evaluate(function: Callable[..., Any], inputs: Sequence[Array], dtypes: Sequence[Any] | None = None) -> Any:
-    """Call *function* in double precision or, if it raises, in *dtypes* (None: those of *inputs*); return NumPy arrays.
+    """Call *function* in double precision or, if it raises, in *dtypes*, and return NumPy arrays.
 
-    Both are tried with NumPy arrays and then with JAX arrays, which have other methods and accept traced indices.
+    By default, *dtypes* are those of *inputs*. Either precision is tried with NumPy arrays and then with JAX arrays,
+    which have other methods and accept traced indices.
     """
     wide = [x.astype(double(x.dtype)) if is_inexact(x.dtype) else x for x in inputs]
     own = inputs if dtypes is None else [x.astype(dtype) for x, dtype in zip(inputs, dtypes, strict=True)]
@@ -119,7 +120,7 @@ def evaluate(function: Callable[..., Any], inputs: Sequence[Array], dtypes: Sequ
 
 @contextlib.contextmanager
 def enable_x64() -> Iterator[None]:
-    """Turn on JAX's 64-bit types in this thread; JAX 0.8 renamed the function."""
+    """Turn on JAX's 64-bit types in this thread. JAX 0.8 moved the function to ``jax.enable_x64``."""
     switch: Any = getattr(jax, "enable_x64", None)
     with switch(True) if switch is not None else jax.experimental.enable_x64():  # type: ignore[attr-defined]
         yield
@@ -131,7 +132,7 @@ def as_arrays(arguments: Any) -> tuple[Array, ...]:
 
 
 def vary(inputs: Sequence[Array]) -> tuple[tuple[Array, ...], ...]:
-    """Return samples made from one: floats are scaled, booleans rolled; integers, which may be indices, are kept."""
+    """Return samples made from *inputs*: floats are scaled, booleans rolled; integers, maybe indices, are kept."""
     return tuple(tuple(_varied(x, number) for x in inputs) for number in range(len(_FACTORS)))
 
 

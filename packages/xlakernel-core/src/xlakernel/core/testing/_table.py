@@ -16,10 +16,10 @@ class Check:
     """A check of one use of a kernel.
 
     Attributes:
-      name: for ``skip`` and the report.
+      name: the check's name, for ``skip`` and the report.
       family: a name that stands for several checks.
-      run: raises `CheckFailure` or `NotTried`, or returns a remark.
-      advice: a remedy if it fails.
+      run: runs the check: raises `CheckFailure` or `NotTried`, or returns a remark.
+      advice: a remedy if the check fails.
       needs_inputs: True if a kernel without inputs cannot be checked.
     """
 
@@ -47,7 +47,7 @@ _EXPORT = (
 )
 _RULE = "put the factors that each call needs whole in brackets, in the kernel's sharding_rule."
 
-#: Single calls. If one of these fails, the other checks would fail for the same reason, and are not tried.
+#: Checks of single calls. If one of them fails, the other checks would fail for the same reason, and are not tried.
 _SINGLE = (
     Check("eager", "call", _calls.check_eager, "compare the kernel with its reference on these arguments."),
     Check("jit", "call", _calls.check_jit, _STATE),
@@ -96,7 +96,7 @@ def run_all(subject: Subject, skipped: Mapping[str, str]) -> tuple[Outcome, ...]
     for name, check in CHECKS.items():
         if reason := skipped.get(name) or skipped.get(check.family):
             outcomes.append(Outcome(name, "not tried", f"skipped: {reason}"))
-        elif wrong and (name != "written" or has_raised):  # unwritten elements explain results that are wrong at random
+        elif wrong and (name != "written" or has_raised):  # unwritten elements may be why a single call is wrong
             outcomes.append(Outcome(name, "not tried", f"see {wrong}: a single call is wrong"))
         else:
             outcomes.append(run_check(check, subject))

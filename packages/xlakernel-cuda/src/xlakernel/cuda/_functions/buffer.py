@@ -15,12 +15,12 @@ from . import dlpack
 class DeviceBuffer:
     """One argument of a call: a C-contiguous array in the memory of a CUDA device.
 
-    Most libraries take it as it is, by ``__cuda_array_interface__`` (version 3) or ``__dlpack__``. It is valid while
-    the function runs.
+    Most libraries accept the buffer itself, by ``__cuda_array_interface__`` (version 3) or ``__dlpack__``. It is valid
+    while the function runs.
 
     Attributes:
       ptr: the address of the first element.
-      shape: its extents.
+      shape: the array's extents.
       dtype: NumPy's dtype, or that of ml_dtypes for bfloat16 and the like.
       device: the CUDA device's ordinal.
     """
@@ -32,7 +32,7 @@ class DeviceBuffer:
 
     @property
     def nbytes(self) -> int:
-        """The size of its data in bytes."""
+        """The size of the array in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @property

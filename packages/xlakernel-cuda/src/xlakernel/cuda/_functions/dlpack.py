@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-#: DLPack's number of a CUDA device.
+#: DLPack's device type for CUDA.
 CUDA = 2
-# DLPack's codes, by NumPy's kind of a dtype.
+# DLPack's type codes, by NumPy's kind of a dtype.
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _BFLOAT = 4
 
@@ -37,7 +37,7 @@ class _DLManagedTensor(ctypes.Structure):
     _fields_ = (("tensor", _DLTensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
 
 
-# Prototypes of our own: those of `ctypes.pythonapi` are shared by the process.
+# The prototypes are our own, because the whole process shares those of `ctypes.pythonapi`.
 _new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
     ("PyCapsule_New", ctypes.pythonapi)
 )
@@ -51,7 +51,7 @@ _NAME = b"dltensor"  # a capsule keeps this pointer
 def capsule(address: int, shape: Sequence[int], dtype: np.dtype[Any], device: int) -> Any:
     """Return a capsule for the C-contiguous array at *address*.
 
-    A consumer frees its few bytes; those of a capsule without a consumer are not freed.
+    The consumer of the capsule frees its struct. Without a consumer, these few bytes are not freed.
 
     Raises:
       BufferError: if DLPack has no such dtype.

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CudaFunction(Kernel):
-    """A function that launches work; equal to another one of the same function and options.
+    """A user's function that launches work, with its options. Two with the same function and options are equal.
 
     Attributes:
       function: the user's function.
       signature: its parameters.
-      adapter: makes its arguments.
+      adapter: makes the function's arguments.
       record: see `cuda_callable`.
-      aliases: numbers of inputs, and of the outputs that share their memory.
+      aliases: pairs of the number of an input and the number of the output that shares its memory.
     """
 
     function: Any
@@ -99,7 +99,7 @@ class CudaFunction(Kernel):
         debug: bool,
         target: str | None = None,
     ) -> Target:
-        """Register the function under the name *target*, or under one that identifies all that it depends on."""
+        """Register the function as *target*; by default, under a name that identifies everything it depends on."""
         from xlakernel.core.backend.gpu import Launchable, register, register_again
 
         found = self.callables.examine()
@@ -159,7 +159,7 @@ class CudaFunction(Kernel):
             "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
             "place": self.place,  # part of messages
             "versions": [(name, libraries.LIBRARIES[name].version) for name in self.adapter.libraries],
-            # The fingerprint has only the identity of an unknown object, which may hold another array or number now.
+            # The fingerprint has only the identity of an unknown object, whose arrays and numbers may have changed.
             "state": Closure(self.callables.parts).state if has_unknown else None,
         }
         shapes = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{','.join(map(str, a.shape))}]" for a in arrays)
@@ -207,7 +207,7 @@ class _Launch:
         self.prepare(stream, addresses)()
 
     def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
-        """Make the arrays, which a stream capture may not allow, and return the function that launches."""
+        """Make the arrays, which may not be possible in a stream capture, and return the function that launches."""
         device = libraries.current_device()
         buffers = [
             self.adapter.array(DeviceBuffer(address, array.shape, jnp.dtype(array.dtype), device), stream)
@@ -229,6 +229,6 @@ class _Launch:
 
 
 def _plain(static: Mapping[str, np.generic]) -> dict[str, Any]:
-    """Return static scalars as Python numbers where a dtype has one."""
+    """Return static scalars as Python numbers, if Python's bool, int or float has their dtype."""
     wide = (np.bool_, np.int64, np.float64)
     return {name: value.item() if value.dtype in wide else value for name, value in static.items()}

@@ -15,9 +15,9 @@ class Signature:
     """The parameters of a function that launches work.
 
     Attributes:
-      names: all of them, in order.
-      stream: the one that takes the stream: that of the name ``stream``, or else the last one.
-      others: the defaults of the others, by name.
+      names: the names of all parameters, in order.
+      stream: the name of the parameter that takes the stream: ``stream``, or else that of the last parameter.
+      others: the other parameters: their defaults, by name.
     """
 
     names: tuple[str, ...]
@@ -29,7 +29,7 @@ def signature_of(asked_by: str, func: Any) -> Signature:
     """Return the parameters of *func*.
 
     Raises:
-      KernelTypeError: if it is not a function of arrays and a stream.
+      KernelTypeError: if *func* is not a function of arrays and a stream.
     """
     if reason := _wrong_function(func):
         raise KernelTypeError(f"{asked_by}: {_name(func)} is of type {type(func).__name__}; {reason}")
@@ -49,7 +49,7 @@ def signature_of(asked_by: str, func: Any) -> Signature:
 
 
 def _wrong_function(func: Any) -> str | None:
-    """Return advice for an object that is not a function that launches work, or None."""
+    """Return advice if *func* is not a function that launches work; else None."""
     package = type(func).__module__.partition(".")[0]
     if hasattr(func, "xlakernel"):
         return "this one is wrapped already. Wrap the function itself, under a name of its own."

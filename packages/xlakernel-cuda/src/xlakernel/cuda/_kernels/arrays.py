@@ -11,7 +11,7 @@ from numba.cuda import types
 
 from xlakernel.core.errors import DtypeError
 
-# Numba's type of an element and its typestr in the array interface; bfloat16 has none, but one of the same size serves.
+# Numba's type of an element, and the typestr in the array interface. bfloat16, which has none, uses that of uint16.
 _DTYPES = {
     "bool": (types.boolean, "|b1"),
     **{f"int{bits}": (getattr(types, f"int{bits}"), f"<i{bits // 8}") for bits in (8, 16, 32, 64)},
@@ -26,7 +26,7 @@ _DTYPES = {
 
 
 def array_type(dtype: str, ndim: int, where: str, *, readonly: bool, shared: bool = False) -> types.Array:
-    """Return Numba's type of an array, whose first dimension has stride 0 if it is *shared*.
+    """Return Numba's type of an array. The first dimension of a *shared* array has stride 0.
 
     Raise `DtypeError`, with *where* in the message, if Numba CUDA lacks the dtype.
     """
@@ -41,7 +41,7 @@ def array_type(dtype: str, ndim: int, where: str, *, readonly: bool, shared: boo
 class Argument(cuda.In):  # type: ignore[misc]  # Numba has no stubs
     """A device array of a given Numba type: read-only, for example, or of elements that NumPy lacks.
 
-    Numba passes an array on the device as it is; ``In`` only prevents a copy back.
+    Numba passes a device array unchanged; the base class ``In`` only prevents a copy back to the host.
     """
 
     def __init__(self, value: Any, type_: types.Array) -> None:

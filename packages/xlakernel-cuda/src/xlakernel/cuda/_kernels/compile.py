@@ -1,4 +1,4 @@
-"""A Numba CUDA kernel as the launch that core records and registers for the types of a call."""
+"""The launch of a Numba CUDA kernel, which `xlakernel.core` records and registers for the types of a call."""
 
 from __future__ import annotations
 
@@ -41,28 +41,28 @@ from .recipe import COMPILER, copy_dispatcher
 
 _Scalars = Mapping[str, Scalar]
 
-#: The most bytes of dynamic shared memory with which a kernel reports its exceptions in debug mode. The code that does
-#: needs more registers, and kernels with more shared memory tend to have large blocks.
+#: In debug mode, a kernel reports exceptions only up to this size of its dynamic shared memory, in bytes. Code that
+#: reports exceptions needs more registers, and kernels with more shared memory tend to have large blocks.
 MOST_CHECKED_SHARED_MEM = 48 * 1024
 
-# The targets of a dispatcher, by the fingerprint of its code and by the launch. No value may refer to the dispatcher:
-# it would live for ever.
+# The targets (registered launches) of a dispatcher, by the fingerprint of its code and by the launch. A value must not
+# refer to the dispatcher, which would then never be freed.
 _targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
-# Our copies of dispatchers, by all that their machine code depends on. One compiles each combination of types once,
-# for all shapes.
+# Our copies of dispatchers, by everything that their machine code depends on. A copy compiles each combination of types
+# once, for all shapes.
 _copies: dict[tuple[Any, ...], Any] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class NumbaCudaKernel(Kernel):
-    """A Numba CUDA dispatcher and its launch; equal to another one of the same dispatcher and launch.
+    """A Numba CUDA dispatcher and its launch. Kernels with the same dispatcher and launch are equal.
 
     Attributes:
       dispatcher: the result of ``cuda.jit``.
       form: the grid and blocks as a user gave them.
       shared_mem: bytes of dynamic shared memory of a block.
-      output_init: the initial values of its outputs.
-      aliases: numbers of inputs, and of the outputs that share their memory.
+      output_init: the initial values of the outputs.
+      aliases: pairs of the number of an input and the number of the output that shares its memory.
     """
 
     dispatcher: Any
@@ -95,13 +95,13 @@ class NumbaCudaKernel(Kernel):
 
     @property
     def place(self) -> str:
-        """File and line of its definition."""
+        """File and line of the kernel's definition."""
         code = self.dispatcher.py_func.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
     @property
     def launch_functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user's functions that return its launch dimensions."""
+        """The user's functions that return the launch dimensions."""
         return self.form.functions
 
     def given(self, scalars: Sequence[Entry]) -> NumbaCudaKernel:
@@ -149,12 +149,12 @@ class NumbaCudaKernel(Kernel):
     ) -> Target:
         """Record and register the launch of a call, unless that was done before."""
         known = _targets.setdefault(self.dispatcher, {})
-        # The key has the results of the user's functions and not the functions: each wrapper may have its own.
+        # The key has the results of the user's functions and not the functions: each wrapper may have other functions.
         geometry = self.form.geometry([Struct(s.shape[levels:], s.dtype) for s in inputs])
         launch = (geometry, self.form.batch_axis, self.shared_mem, self.output_init, self.aliases)
         structs = tuple((s.shape, s.dtype) for s in (*inputs, *outs))
         operands = tuple((name, scalar.dtype, scalar.struct.shape) for name, scalar in scalars.items())
-        with COMPILER.lock:  # no other thread declares an implementation between the examination and the copies
+        with COMPILER.lock:  # keeps other threads from declaring an implementation before the copies are made
             found = self._examine()
             key = (found.digest, launch, len(inputs), structs, operands, ordered, debug, levels)
             if key in known:
@@ -165,7 +165,7 @@ class NumbaCudaKernel(Kernel):
 
     def _examine(self) -> Examination:
         """Examine the present code."""
-        with COMPILER.lock:  # a thread that compiles may have replaced implementations
+        with COMPILER.lock:  # while another thread compiles, implementations may be replaced
             return COMPILER.examine(self.dispatcher)
 
     def launchable(
@@ -193,7 +193,7 @@ class NumbaCudaKernel(Kernel):
         if geometry.is_empty:
             init = or_zeros(init, outs, {output for _, output in self.aliases})
         found = found or self._examine()
-        code = found.digest  # the recipe, which is kept, refers to it and not to the copies of arrays in *found*
+        code = found.digest  # the recipe is kept; a reference to *found* would keep its copies of arrays too
         content = _content(code)
         launch = KernelLaunch(
             self.name,
@@ -270,7 +270,7 @@ class NumbaCudaKernel(Kernel):
     def _own_dispatcher(self, content: str, found: Examination, scalars: Collection[str], *, debug: bool) -> Any:
         """Return our copy of the dispatcher.
 
-        The user's may be limited to declared signatures, and may hold code compiled before a global changed.
+        The user's dispatcher may be limited to declared signatures, and may hold code compiled before a global changed.
         """
         index = f"cuda.blockIdx.{self.form.batch_axis}" if self.takes_batches else "()"
         loads = {name: index for name in self.parameters if name in scalars}

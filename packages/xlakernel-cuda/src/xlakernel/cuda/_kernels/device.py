@@ -14,7 +14,7 @@ def check_device(kernel: str, shared_mem: int) -> None:
     """Check that a GPU of this process can run blocks with *shared_mem* bytes of shared memory.
 
     Raises:
-      LaunchError: if no GPU has that much.
+      LaunchError: if no GPU allows this size.
       DeviceError: if there is no GPU.
     """
     device, most = max(shared_mem_limits().items(), key=lambda item: item[1])

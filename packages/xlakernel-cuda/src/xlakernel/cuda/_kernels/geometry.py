@@ -19,7 +19,7 @@ MAX_THREADS = 1024
 MAX_BLOCK: Dimensions = (1024, 1024, 64)
 MAX_GRID: Dimensions = (2**31 - 1, 65535, 65535)
 
-# Threads of a block for `launch_dims` of two and of three dimensions; `threads_per_block` has those of one.
+# Threads of a block for `launch_dims` of two and of three dimensions; one dimension uses `threads_per_block`.
 _BLOCKS = {2: (16, 16), 3: (8, 8, 4)}
 
 _Extents = int | Sequence[int] | Callable[..., Any]
@@ -34,7 +34,7 @@ class Geometry:
 
     @property
     def is_empty(self) -> bool:
-        """True if it has no thread."""
+        """True if the launch has no thread."""
         return 0 in (*self.grid, *self.block)
 
     def __str__(self) -> str:
@@ -46,11 +46,11 @@ class LaunchForm:
     """A launch as a user gives it: either *grid* and *block*, or *launch_dims*.
 
     Attributes:
-      kernel: its name, for messages.
-      grid: blocks, one to three extents; or a function that returns them, of the inputs' structs and of scalars that
-        it has parameters for.
-      block: threads of a block, likewise.
-      launch_dims: threads altogether, likewise.
+      kernel: the kernel's name, for messages.
+      grid: the number of blocks: one to three extents, or a function that returns the extents. The function gets the
+        inputs' structs, and those scalars that it has parameters for.
+      block: the number of threads of a block, likewise.
+      launch_dims: the total number of threads, likewise.
       threads_per_block: threads of a block for *launch_dims* of one dimension.
       batch_axis: the axis of the grid that counts the slices of a batch; None: a launch for each slice.
       known: the scalars of a call whose values are known, for the functions that name them.
@@ -79,14 +79,14 @@ class LaunchForm:
         """Return the form with plain integers, after checking all that is not a function.
 
         Raises:
-          LaunchError: if it is invalid.
+          LaunchError: if the launch is invalid.
         """
         given = {"grid": self.grid, "block": self.block, "launch_dims": self.launch_dims}
         names = tuple(name for name, extents in given.items() if extents is not None)
         if names not in (("grid", "block"), ("launch_dims",)):
             raise LaunchError(
-                f"{self.kernel}: got {' and '.join(names) or 'neither'}; give grid= and block=, or launch_dims= (all "
-                "threads, from which both are computed), but not both."
+                f"{self.kernel}: got {' and '.join(names) or 'neither'}; give either grid= and block=, or launch_dims= "
+                "(the total number of threads, from which grid and block are computed)."
             )
         if self.batch_axis is not None and self.batch_axis not in AXES:
             raise LaunchError(f"{self.kernel}: batch_axis is {self.batch_axis!r}; allowed: None, 'x', 'y' or 'z'.")
@@ -114,10 +114,10 @@ class LaunchForm:
         return tuple(f for f in (self.grid, self.block, self.launch_dims) if callable(f))
 
     def geometry(self, inputs: Sequence[Struct]) -> Geometry:
-        """Return the grid and block for these inputs, of one slice of a batch.
+        """Return the grid and block for the inputs of one slice of a batch.
 
         Raises:
-          LaunchError: if no CUDA device takes the launch, or a function returned no extents.
+          LaunchError: if no CUDA device allows the launch, or if a function returned no extents.
         """
         if self.launch_dims is None:
             grid = _three(self._resolve("grid", self.grid, inputs))
@@ -168,14 +168,14 @@ class LaunchForm:
             if axis == self.batch_axis and extent != 1:
                 raise LaunchError(
                     f"{self.kernel}: grid {grid} has {extent} blocks along {axis}, which batch_axis={axis!r} reserves "
-                    "for the slices of a batch: the extent must be 1, which jax.vmap multiplies."
+                    "for the slices of a batch. The extent must be 1; jax.vmap multiplies it by the number of slices."
                 )
 
     def batched(self, geometry: Geometry, size: int) -> Geometry:
         """Return the launch for a batch of *size* slices.
 
         Raises:
-          LaunchError: if the grid cannot be that large along the batch's axis.
+          LaunchError: if the grid cannot have *size* blocks along the batch's axis.
         """
         if self.batch_axis is None:
             return geometry

@@ -30,12 +30,12 @@ class Slot:
     """The source of one of a kernel's parameters.
 
     Attributes:
-      type: its Numba type.
-      number: the number of its array among the inputs and then the outputs.
+      type: the parameter's Numba type.
+      number: the number of its array among the inputs, the scalars, and the outputs, in this order.
       dtype: NumPy name of the array's dtype.
-      shape: the array's extents, without the batch where it is *shared*.
-      shared: the number of slices of a batch that share the array; 0: each has its own, or there is no batch.
-      is_scalar: whether the kernel loads the array's one element, or that of a slice, and passes it by value.
+      shape: the array's extents; for a *shared* array, without the batch.
+      shared: the number of slices of a batch that share the array; 0: each slice has its own, or there is no batch.
+      is_scalar: whether the array has one element (in each slice), which the kernel loads and passes on by value.
     """
 
     type: Any
@@ -52,18 +52,18 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class KernelLaunch:
-    """Launches a kernel as ``launch(stream, addresses)``.
+    """The launch of a kernel, called as ``launch(stream, addresses)``.
 
     Attributes:
-      kernel: its name, for messages.
+      kernel: the kernel's name, for messages.
       dispatcher: our copy of Numba's dispatcher.
-      geometry: its grid and blocks.
+      geometry: the grid and blocks.
       shared_mem: bytes of dynamic shared memory of a block.
       slots: the kernel's parameters.
       function: the user's Python function, for messages.
-      arrays: the inputs of a call, its scalars among them, then its outputs.
-      fills: numbers of arrays, and the bytes that fill their elements before the launch.
-      debug: whether the kernel reports the exceptions that it raises; it is launched synchronously then.
+      arrays: the inputs of a call, then its scalars, then its outputs.
+      fills: pairs of an array's number and the bytes that fill each of its elements before the launch.
+      debug: whether the kernel reports the exceptions that it raises. If so, it is launched synchronously.
     """
 
     kernel: str
@@ -97,7 +97,8 @@ class KernelLaunch:
         else:
             on = cuda.external_stream(stream)
         try:
-            # Not by the launch: code could depend on its configuration (numba-cuda 0.30), and other launches use it.
+            # The launch must not compile: code could depend on its configuration (numba-cuda 0.30), and other launches
+            # use the same code.
             compiled = self.dispatcher.compile(self.signature)
             if self.shared_mem:
                 # The kernel's limit is 48 KiB less its shared arrays of a fixed size.
@@ -157,7 +158,8 @@ class KernelLaunch:
         )
         if blocks > most:
             raise LaunchError(
-                f"{self.kernel}: synchronises its whole grid, so that all blocks must be on the device at once: grid "
-                f"{self.geometry.grid} has {blocks} blocks, and {most} of {threads} threads with {self.shared_mem} "
-                "bytes of dynamic shared memory fit. Launch fewer blocks, and let each thread do more."
+                f"{self.kernel}: synchronises its whole grid, so all blocks must be on the device at once. Grid "
+                f"{self.geometry.grid} has {blocks} blocks; only {most} fit, with {threads} threads and "
+                f"{self.shared_mem} bytes of dynamic shared memory each. Launch fewer blocks, and let each thread do "
+                "more."
             )

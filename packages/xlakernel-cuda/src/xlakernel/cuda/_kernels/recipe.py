@@ -1,4 +1,4 @@
-"""The description of Numba's CUDA compiler."""
+"""The description of Numba's CUDA compiler for `xlakernel.core`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _dispatcher(function: Any, options: Any) -> Any:
 
 
 def _declared(device: Any) -> list[Any] | None:
-    """Return the declared signatures of a device function; None: it may compile any."""
+    """Return the declared signatures of a device function; None: it may compile any signature."""
     if device._can_compile:
         return None
     return [
@@ -58,7 +58,7 @@ def _njit_parts(dispatcher: Any) -> tuple[Any, ...]:
 
 
 def _make_njit(*arguments: Any) -> Any:
-    """Return an ``njit`` function, which Numba CUDA rejects if the original has declared signatures."""
+    """Return an ``njit`` function. If the original has declared signatures, Numba CUDA rejects the new function too."""
     *parts, can_compile = arguments
     made = make_dispatcher(*parts)
     made.disable_compile(not can_compile)
@@ -98,9 +98,9 @@ def copy_dispatcher(
 
     Args:
       dispatcher: the user's dispatcher.
-      found: the examination of the dispatcher by which its code is named.
+      found: the examination of the dispatcher from which the fingerprint of its code was made.
       content: the key of its on-disk cache; None: compiled kernels are not stored.
-      checked: whether its kernels report the exceptions that they raise.
+      checked: whether compiled kernels report the exceptions that they raise.
       loads: index expressions of the parameters that are scalars in the function and arrays in the kernel, by name;
         see `_entry`.
     """
@@ -110,7 +110,7 @@ def copy_dispatcher(
         if checked:
             options |= {"debug": True, "opt": False, "lineinfo": False, "lto": False}
         if loads:
-            # Inlined, so that the kernel does not call it.
+            # The body is inlined, so that the kernel does not call it, except in debug mode.
             of_body = {**options, "device": True, "link": None, "forceinline": not checked}
             copies.fill(body := _dispatcher(copies.function, of_body))
             own = _dispatcher(_entry(body, loads), options)
@@ -133,7 +133,7 @@ def copy_dispatcher(
 
 
 def _entry(body: Any, loads: Mapping[str, str]) -> types.FunctionType:
-    """Return a kernel that loads its scalars and calls the device function *body*, with the same parameters.
+    """Return a kernel with the parameters of the device function *body* that loads its scalars and calls *body*.
 
     The kernel has the file and line of the body for debug information, and its name for profilers.
     """

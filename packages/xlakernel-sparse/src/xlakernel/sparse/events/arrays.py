@@ -1,4 +1,4 @@
-"""Event arrays: arrays with few elements that are not zero, which products with sparse matrices exploit."""
+"""Event arrays: arrays with few nonzero elements. Products with sparse matrices skip the zeros."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from ..operators.operand import BINARY, WEIGHTED, Operand, ones_where_active
 
 
 class EventArray(ImmutablePytree, abc.ABC):
-    """The abstract base of event arrays: products with sparse matrices cost in proportion to the active elements.
+    """The abstract base of event arrays. Products with sparse matrices skip inactive elements, which are zeros.
 
-    It is an immutable pytree, and an array wherever ``jax.numpy`` or NumPy expect one: ``jnp.asarray(events)``,
-    ``events.sum()``, ``events * 2``, ``events @ dense``.
+    An event array is an immutable pytree, and an array wherever ``jax.numpy`` or NumPy expect one:
+    ``jnp.asarray(events)``, ``events.sum()``, ``events * 2``, ``events @ dense``.
     """
 
     __slots__ = ()
 
     #: The kind of operand in products.
     operand: ClassVar[Operand] = BINARY
-    #: Equality compares the elements.
+    #: Event arrays have no hash, because ``==`` compares their elements.
     __hash__ = None  # type: ignore[assignment]
 
     def __new__(cls, *_: Any, **__: Any) -> Self:  # noqa: D102  # the subclasses describe their arguments
@@ -81,7 +81,7 @@ class EventArray(ImmutablePytree, abc.ABC):
         """Return the array with its axes in another order, of the same kind, like the method of JAX's arrays.
 
         Args:
-          *axes: the axes in their new order, as several integers or one tuple; without any, or with None, in reverse.
+          *axes: the axes in their new order, as several integers or one tuple; none, or None: the reverse order.
         """
         return type(self)(self.operand_array().transpose(*axes)) if self.ndim > 1 or axes else self  # type: ignore[call-arg]
 
@@ -114,8 +114,8 @@ class EventArray(ImmutablePytree, abc.ABC):
 
         Args:
           axis: the axis, or axes; None: all.
-          dtype: of the result; None: that of ``jax.numpy.sum``.
-          out: None, which ``numpy.sum`` passes.
+          dtype: the dtype of the result; None: the one that ``jax.numpy.sum`` chooses.
+          out: only None is allowed; ``numpy.sum`` passes it.
           keepdims: if True, axes that are summed stay, with an extent of 1.
         """
         return jnp.sum(self.value, axis=axis, dtype=dtype, out=out, keepdims=keepdims)
@@ -129,14 +129,14 @@ class EventArray(ImmutablePytree, abc.ABC):
         return self.value.astype(dtype)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a part of the same kind; a plain array if the kind cannot have its dimensions."""
+        """Return a part of the array, of the same kind if the kind allows the part's dimensions, else a plain array."""
         part = self.value[index]
         return type(self)(part) if part.ndim else part  # type: ignore[call-arg]  # each takes an array
 
     def __matmul__(self, other: Any) -> Any:
         return _dense_product(self, other, transpose=False) if _is_plain(other) else NotImplemented
 
-    # JAX's arrays multiply by `__jax_array__` themselves.
+    # For NumPy arrays on the left: JAX's arrays convert events by `__jax_array__` and multiply themselves.
     def __rmatmul__(self, other: Any) -> Any:
         return _dense_product(self, other, transpose=True) if _is_plain(other) else NotImplemented
 
@@ -248,9 +248,9 @@ class BinaryArray(_Unpacked):
     weights, even where a weight, tangent or cotangent is infinite or NaN. (With a dense array, ``events @ dense`` is
     JAX's own product.)
 
-    With respect to the events, products are differentiated as if the array were dense: for real numbers, the gradient
-    has a value for each element, active or not, so that a surrogate gradient can pass it on to the computation of the
-    spikes. (It has the weights' dtype; integer weights have no derivative, as always in JAX.) JAX returns a gradient
+    With respect to the events, products are differentiated as if the array were dense. If the events are real numbers,
+    their gradient has a value for each element, active or not, which a surrogate gradient can pass on to the
+    computation of the spikes. (With integer weights there is no derivative, as always in JAX.) JAX returns a gradient
     with respect to a `BinaryArray` as a `BinaryArray`: read its `raw`, because its `value` is 0 or 1.
 
     Args:
@@ -260,7 +260,7 @@ class BinaryArray(_Unpacked):
       raw: the array as it was given.
 
     Raises:
-      DtypeError: if it is of another dtype.
+      DtypeError: if *value* is of another dtype.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -286,9 +286,9 @@ class BinaryArray(_Unpacked):
 
 @jax.tree_util.register_pytree_with_keys_class
 class WeightedArray(_Unpacked):
-    """Graded events: an array with few elements that are not zero, and their values.
+    """Graded events: an array with few nonzero elements, which keep their values.
 
-    Zeros are inactive. Unlike zeros of a dense array, they add nothing to products, nor to their derivatives with
+    Zeros are inactive. Unlike the zeros of a dense array, they add nothing to products, nor to their derivatives with
     respect to the weights, even where a weight, tangent or cotangent is infinite or NaN. With respect to the events,
     products are differentiated as if the array were dense.
 
@@ -296,10 +296,10 @@ class WeightedArray(_Unpacked):
       value: the array, of bool, integers, real or complex numbers, of any shape.
 
     Attributes:
-      raw: the array as it was given, which is its `value`.
+      raw: the array as it was given, like `value`.
 
     Raises:
-      DtypeError: if it is of another dtype.
+      DtypeError: if *value* is of another dtype.
 
     Example:
       >>> import jax.numpy as jnp

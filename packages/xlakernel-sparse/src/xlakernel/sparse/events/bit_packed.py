@@ -19,7 +19,7 @@ _WORD = 32
 
 @jax.tree_util.register_pytree_with_keys_class
 class BitPackedArray(EventArray):
-    """Spikes as single bits, in a 32nd of the memory of float32: for recordings and transfers.
+    """Spikes as single bits, for recordings and transfers; they take a 32nd of the memory of float32.
 
     Bits have no derivative: the gradient with respect to *value* is zero, unlike that of `BinaryArray`.
 
@@ -27,12 +27,12 @@ class BitPackedArray(EventArray):
       value: the array, of at least one dimension; elements that are not zero are active.
 
     Attributes:
-      words: the bits, uint32, ``(..., ceil(n / 32))``: element ``j`` of the last axis is bit ``j % 32`` of word
-        ``j // 32``.
+      words: the bits in 32-bit words, uint32, ``(..., ceil(n / 32))``. Element ``j`` of the last axis is bit
+        ``j % 32`` of word ``j // 32``.
 
     Raises:
-      DtypeError: if it is of a dtype that `BinaryArray` does not take.
-      ShapeError: if it has no dimension.
+      DtypeError: if *value* is of a dtype that `BinaryArray` does not take.
+      ShapeError: if *value* has no dimension.
 
     Example:
       >>> import jax.numpy as jnp
@@ -56,7 +56,7 @@ class BitPackedArray(EventArray):
 
     @classmethod
     def from_words(cls, words: Any, size: int) -> Self:
-        """Make an array from its bits.
+        """Make an array from its words of bits.
 
         Args:
           words: uint32, ``(..., ceil(size / 32))``; see `BitPackedArray`. Bits from *size* on are ignored.
@@ -117,5 +117,5 @@ def _pack(array: jax.Array) -> jax.Array:
 
 
 def _places(rank: int) -> jax.Array:
-    """Return the bits' numbers along the last of *rank* axes; JAX's rank promotion may be switched off."""
+    """Return the numbers 0 to 31 along the last of *rank* axes, because JAX's rank promotion may be switched off."""
     return jnp.arange(_WORD, dtype=jnp.uint32).reshape((1,) * (rank - 1) + (_WORD,))

@@ -17,7 +17,7 @@ from .arrays import EventArray, event_values
 
 @jax.tree_util.register_pytree_with_keys_class
 class CompactArray(EventArray):
-    """Spikes as the indices of the active elements: ``events @ A`` reads no others.
+    """Spikes as the indices of the active elements: ``events @ A`` with a `CSR` reads only these rows.
 
     Indices have no derivative: the gradient with respect to *value* is zero, unlike that of `BinaryArray`.
 
@@ -25,12 +25,12 @@ class CompactArray(EventArray):
       value: a vector of bool, integers or real numbers; elements that are not zero are active.
 
     Attributes:
-      indices: the active elements, int32, ``(n,)``; those from *count* on are ignored.
-      count: their number, a 0-d integer.
+      indices: the indices of the active elements, int32 or int64, ``(n,)``; from *count* on, they are ignored.
+      count: the number of active elements, a 0-d integer.
 
     Raises:
-      ShapeError: if it is not a vector.
-      DtypeError: if it is of a dtype that `BinaryArray` does not take.
+      ShapeError: if *value* is not a vector.
+      DtypeError: if *value* is of a dtype that `BinaryArray` does not take.
 
     Example:
       >>> import jax.numpy as jnp
@@ -59,16 +59,17 @@ class CompactArray(EventArray):
         """Make an array from the indices of its active elements.
 
         Args:
-          indices: the active elements, ``(capacity,)``, int32 or int64, in any order; repetitions count once. Traced
-            ones are not checked: those out of range are left out.
+          indices: the active elements, ``(capacity,)``, int32 or int64, in any order; repetitions count once. If
+            *indices* or *count* is traced, indices out of range raise no error and are left out.
           size: the number of elements of the array.
           count: the number of *indices* that are used, an integer; None: all of them.
 
         Raises:
           InputError: if *indices* or *count* is not an array.
-          ShapeError: if *indices* is not a vector, *size* is not a length, or *count* is not from 0 to their number.
+          ShapeError: if *indices* is not a vector, *size* is not a length, or *count* is negative or exceeds the number
+            of *indices*.
           StructureError: if an index is out of range.
-          DtypeError: if they are not integers.
+          DtypeError: if *indices* or *count* are not integers.
         """
         caller = f"{cls.__name__}.from_indices"
         size = check_size(caller, size)
@@ -138,7 +139,8 @@ def _compacted(active: jax.Array, indices: jax.Array) -> tuple[jax.Array, jax.Ar
     # The place of an active element is the number of active ones before it; inactive elements are dropped.
     place = jnp.where(active, jnp.cumsum(active, dtype=jnp.int32) - 1, active.shape[0])
     found = jnp.zeros_like(indices).at[place].set(indices, mode="drop", unique_indices=True)
-    # Not more, for kernels rely on it, where booleans are bytes other than 0 and 1 (`np.frombuffer(...)` under jit).
+    # Kernels rely on a count within the array. The sum may exceed it if bools are bytes other than 0 and 1, as those of
+    # `np.frombuffer(...)` under jit.
     return found, jnp.minimum(jnp.sum(active, dtype=jnp.int32), active.shape[0])
 
 
@@ -147,7 +149,7 @@ def _is_first(indices: jax.Array, count: jax.Array, size: int) -> jax.Array:
     """Return True for those of the first *count* indices that are in range and not repetitions."""
     position = jnp.arange(indices.shape[0])
     is_valid = (position < count) & (indices >= 0) & (indices < size)
-    # Equal indices are neighbours when they are sorted, the first one in front.
+    # After a stable sort, equal indices are adjacent and in their original order.
     found, order = jax.lax.sort((indices, position), num_keys=1, is_stable=True)
     is_new = jnp.ones(indices.shape[0], bool).at[1:].set(found[1:] != found[:-1])
     return is_valid & jnp.zeros_like(is_new).at[order].set(is_new, unique_indices=True)

@@ -47,7 +47,7 @@ class Arithmetic(Format, abc.ABC):
         return self
 
     def __abs__(self) -> Self:
-        if self.homogeneous:  # no duplicates cancel each other
+        if self.homogeneous:  # equal weights cannot cancel each other
             return self.with_data(jnp.abs(self.data))
         return self.with_data(_mapped_elements(self, jnp.abs))
 
@@ -85,7 +85,7 @@ class Arithmetic(Format, abc.ABC):
           other: a number, or a dense array that broadcasts to the matrix's shape.
 
         Raises:
-          ShapeError: if it does not broadcast to the matrix's shape.
+          ShapeError: if *other* does not broadcast to the matrix's shape.
         """
         product: Self = self * other
         return product
@@ -93,11 +93,11 @@ class Arithmetic(Format, abc.ABC):
     def power(self, n: float) -> Self:
         """Raise each element to a power, like ``**``; duplicates are added up first.
 
-        The result has a weight for each entry, even if those of the matrix are all equal: duplicates make them
-        different. Without duplicates, ``A.with_data(A.data**n)`` keeps one weight.
+        The result has a weight for each entry, even if the weights of the matrix are all equal: places with duplicates
+        get other weights. Without duplicates, ``A.with_data(A.data**n)`` keeps one weight.
 
         Args:
-          n: the exponent, a number above 0; with others, zeros that are not stored would become nonzero.
+          n: the exponent, a number above 0. With other exponents, zeros that are not stored would become nonzero.
 
         Raises:
           ArgumentError: if *n* is not a number above 0.
@@ -122,10 +122,10 @@ def _refuse_comparison(matrix: Format, sign: str, other: object) -> None:
 
 
 def _entry_weights(matrix: Format) -> jax.Array:
-    """Return the weights, 0 for padding.
+    """Return the weights, with 0 for padding (unused entries).
 
-    The weights of padding are arbitrary and do not affect results. But the derivative with respect to a factor of all
-    weights multiplies them by cotangents of 0, so that a NaN among them would make the derivative NaN.
+    The weights of padding are arbitrary and do not affect results. But the derivative of ``A * s`` with respect to *s*
+    multiplies them by cotangents of 0, and a NaN among them would make the derivative NaN.
     """
     if (matrix.homogeneous and matrix.nnz != 1) or not jnp.issubdtype(matrix.dtype, jnp.inexact):
         return matrix.data
@@ -141,7 +141,7 @@ def _weights_without_padding(matrix: Format) -> jax.Array:
 def _mapped_elements(matrix: Format, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
     """Return weights that add up, at each place, to *function* of the element there.
 
-    The first entry of a place has the result; its duplicates and padding have 0.
+    The first entry of a place (a row and column) gets the result; duplicates of the entry, and padding, get 0.
     """
     elements, is_first, order = _elements_in_order(matrix)
     weights: jax.Array = _weights_of_first(function(elements), is_first, order)
@@ -177,8 +177,8 @@ def _factor_of(matrix: Format, sign: str, other: Any) -> Any:
     """Return the elements of *other*, a number or a dense array, at the entries.
 
     Raises:
-      InputError: if it is a sparse matrix.
-      ShapeError: if it does not broadcast to the matrix's shape.
+      InputError: if *other* is a sparse matrix.
+      ShapeError: if *other* does not broadcast to the matrix's shape.
     """
     caller = f"{type(matrix).__name__} {sign} x"
     if isinstance(other, Format):
@@ -216,8 +216,8 @@ def _with_same_structure(matrix: Format, sign: str, other: Any) -> Any:
     """Return *other*, a matrix of the same structure.
 
     Raises:
-      InputError: if it is not a sparse matrix.
-      StructureError: if it has another structure, or is traced.
+      InputError: if *other* is not a sparse matrix.
+      StructureError: if the structures differ, or cannot be compared because one of them is traced.
     """
     caller = f"{type(matrix).__name__} {sign} x"
     if not isinstance(other, Format):

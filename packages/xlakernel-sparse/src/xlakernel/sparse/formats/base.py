@@ -27,7 +27,7 @@ Arrays = tuple[jax.Array, jax.Array, jax.Array]
 
 
 class Format(ImmutablePytree, abc.ABC):
-    """An immutable matrix: the methods that a format provides, and those that all of them share."""
+    """An immutable matrix: the abstract methods that each format implements, and the methods that all formats share."""
 
     __slots__ = ("data", "shape")
     _static = ("shape",)
@@ -52,7 +52,7 @@ class Format(ImmutablePytree, abc.ABC):
 
     # Provided by each format.
 
-    #: The name of SciPy's class, and its attributes with the constructor's arrays.
+    #: The name of SciPy's class, and the names of its attributes that hold the constructor's arrays.
     _scipy: ClassVar[tuple[str, tuple[str, str, str]]]
 
     @abc.abstractmethod
@@ -61,12 +61,12 @@ class Format(ImmutablePytree, abc.ABC):
     @classmethod
     @abc.abstractmethod
     def _of_coordinates(cls, arrays: Arrays, shape: tuple[int, int], *, in_range: bool = False) -> Self:
-        """Return the matrix of these weights, rows and columns; *in_range* is True if all are known to be valid."""
+        """Return the matrix of these weights, rows and columns; *in_range* is True if all are known to be in range."""
 
     @classmethod
     @abc.abstractmethod
     def _of_lines(cls, axis: int, arrays: Arrays, shape: tuple[int, int]) -> Self:
-        """Return the matrix of these weights, indices and indptr, in compressed rows if *axis* is 0, else columns."""
+        """Return the matrix of these weights, indices and indptr: compressed rows if *axis* is 0, else columns."""
 
     @abc.abstractmethod
     def _lines(self, axis: int) -> Arrays:
@@ -79,20 +79,20 @@ class Format(ImmutablePytree, abc.ABC):
 
     @abc.abstractmethod
     def coordinates(self) -> tuple[jax.Array, jax.Array]:
-        """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
+        """Return the row and the column of each entry, ``(nnz,)``; padding has those of *shape*, out of range."""
 
     @abc.abstractmethod
     def _is_entry(self) -> jax.Array:
-        """Return False for padding, ``(nnz,)``."""
+        """Return an array, ``(nnz,)``, that is False for padding."""
 
     def with_data(self, data: Any) -> Self:
-        """Return the matrix with other weights and the same structure; it stays prepared.
+        """Return the matrix with other weights and the same structure; a prepared matrix stays prepared.
 
         Args:
           data: the weights, ``(nnz,)``, or ``(1,)`` where all are to be equal, of any dtype that a matrix may have.
 
         Raises:
-          ShapeError: if it has another length.
+          ShapeError: if *data* has another length.
           DtypeError: if its dtype is not supported.
         """
         self._check_single()
@@ -139,7 +139,7 @@ class Format(ImmutablePytree, abc.ABC):
             return f"{type(self).__name__}({leaves}, shape={self.shape})"
         weights = ", equal weights" if self.homogeneous and self.nnz != 1 else ""
         rows, columns = self.shape
-        several = self.structure[0].shape[:-1]  # of a batch of matrices, as `jax.vmap` returns it
+        several = self.structure[0].shape[:-1]  # the batch dimensions of matrices that `jax.vmap` returned
         batch = f", batch={several}" if several else ""
         return f"{type(self).__name__}({self.dtype.name}[{rows},{columns}], nnz={self.nnz}{weights}{batch})"
 
@@ -221,8 +221,8 @@ class Format(ImmutablePytree, abc.ABC):
         """Add up the entries.
 
         Args:
-          axis: 0 or -2 for the sum of each column, ``(columns,)``; 1 or -1 for that of each row, ``(rows,)``; None for
-            the sum of all.
+          axis: 0 or -2 for the sum of each column, ``(columns,)``; 1 or -1 for the sum of each row, ``(rows,)``; None
+            for the sum of all entries.
 
         Returns:
           The sums, of the dtype that ``jax.numpy.sum`` gives to an array of the matrix's dtype.
@@ -243,8 +243,8 @@ class Format(ImmutablePytree, abc.ABC):
         """Return the mean of the elements, including zeros that are not stored.
 
         Args:
-          axis: 0 or -2 for the mean of each column, ``(columns,)``; 1 or -1 for that of each row, ``(rows,)``; None for
-            the mean of all.
+          axis: 0 or -2 for the mean of each column, ``(columns,)``; 1 or -1 for the mean of each row, ``(rows,)``; None
+            for the mean of all elements.
 
         Returns:
           The means, of the dtype that ``jax.numpy.mean`` gives to an array of the matrix's dtype.
@@ -255,7 +255,7 @@ class Format(ImmutablePytree, abc.ABC):
         self._check_axis("mean", axis)
         dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), self.dtype)).dtype
         total = self.astype(accumulator(dtype)).sum(axis)
-        # A float, since JAX's integers may not hold the number of all elements.
+        # Divide by a float, because the number of all elements may exceed JAX's integers.
         return (total / float(math.prod(self.shape) if axis is None else self.shape[axis])).astype(dtype)
 
     def diagonal(self, offset: int = 0) -> jax.Array:
@@ -265,7 +265,7 @@ class Format(ImmutablePytree, abc.ABC):
           offset: 0 for the main diagonal, positive for those above it, negative for those below.
 
         Raises:
-          ArgumentError: if it is not an integer.
+          ArgumentError: if *offset* is not an integer.
         """
         number = as_integer(offset)
         if number is None:
@@ -306,7 +306,7 @@ def _diagonal(matrix: Format, offset: int) -> jax.Array:
 
 
 def _sums_at(matrix: Format, shape: tuple[int, ...], places: tuple[jax.Array, ...]) -> jax.Array:
-    """Return an array of *shape* with each weight added at its place; those out of range are dropped."""
+    """Return an array of *shape* with each weight added at its place, except for places out of range."""
     if 0 in shape:  # JAX does not differentiate a scatter into an array without elements
         return jnp.zeros(shape, matrix.dtype)
     wide = accumulator(matrix.dtype)  # duplicates of half precision are added up in float32, as in products
@@ -322,7 +322,7 @@ _compiled_product = jit_when_eager(_checked_product, static_argnames="transpose"
 
 
 def _matmul(matrix: Format, other: Any, *, transpose: bool) -> jax.Array:
-    """Return a product, as one compiled program if *other* can be an argument of one."""
+    """Return a product, computed by one compiled program if *other* can be an argument of compiled programs."""
     multiply = _compiled_product if isinstance(other, (jax.Array, EventArray)) else _checked_product
     product: jax.Array = multiply(matrix, other, transpose=transpose)
     return product

@@ -25,12 +25,12 @@ from .validation import check_compressed_values, should_check, three_arrays
 
 
 class Compressed(Format):
-    """A matrix stored line by line; a base of `CSR` and `CSC`."""
+    """A matrix stored line by line; a base of `CSR`, where the lines are rows, and of `CSC`, where they are columns."""
 
     __slots__ = ("indices", "indptr", "prepared")
     _leaves = ("data", "indices", "indptr", "prepared")
 
-    #: The axis along which the lines are counted.
+    #: The axis that numbers the lines: 0 for rows, 1 for columns.
     _axis: ClassVar[int]
     #: The names of a line and of a place in it, for messages.
     _names: ClassVar[tuple[str, str]]
@@ -66,7 +66,7 @@ class Compressed(Format):
         return _line_shape(self._axis, self.shape)
 
     def coordinates(self) -> tuple[jax.Array, jax.Array]:
-        """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
+        """Return the row and the column of each entry, ``(nnz,)``; padding has those of *shape*, out of range."""
         self._check_single()
         line, place = coordinates_of_rows(*self.structure, self.line_shape)
         return (line, place) if self._axis == 0 else (place, line)
@@ -82,18 +82,19 @@ class Compressed(Format):
     def prepare(self, *, blocks: bool | None = None) -> Self:
         """Return the matrix prepared for fast products on both sides.
 
-        The entries are stored once more, in the order of the other axis. A product with an event array then reads only
-        the active rows or columns on either side, and a dense product reads the entries of each result in turn. This
-        doubles the memory, or adds only indices where all weights are equal. It may be called inside of ``jax.jit``;
-        call it once, outside of loops.
+        The entries are stored once more, in the order of the other axis. ``events @ A`` and ``A @ events`` then both
+        read only the active rows or columns, and a dense product reads the entries of one result after the other. The
+        memory doubles; if all weights are equal, only indices are added. Call this method once, outside of loops; it
+        also works inside of ``jax.jit``.
 
-        A prepared matrix stores its weights twice. Derivatives are those with respect to *data*, and `with_data` sets
-        the weights in both places. A derivative with respect to the matrix as a whole is an error, because separate
-        updates of its leaves would make the two copies differ.
+        A prepared matrix stores copies of its weights. Derivatives are those with respect to *data*, and `with_data`
+        sets all copies. A derivative with respect to the matrix as a whole is an error, because separate updates of the
+        matrix's leaves would make the copies differ.
 
         Args:
-          blocks: if True, add two more orders, which the GPU's kernels for dense vectors read fastest: columns are
-            16-bit numbers in blocks that fit in shared memory. None: True if JAX's default device is a GPU.
+          blocks: if True, add two more orders, which the GPU's kernels for dense vectors read fastest. The entries are
+            then in blocks of columns that fit in shared memory, with 16-bit column numbers. None: True if JAX's default
+            device is a GPU.
 
         Raises:
           ArgumentError: if *blocks* is invalid.
@@ -150,7 +151,7 @@ class Compressed(Format):
         import scipy.sparse
 
         self._check_single()
-        indices, indptr = (np.array(array) for array in self.structure)  # SciPy sorts in place
+        indices, indptr = (np.array(array) for array in self.structure)  # copies, because SciPy sorts in place
         data = host_data(self.data, self.nnz)
         kind = getattr(scipy.sparse, self._scipy[0])
         return kind((data[: indptr[-1]], indices[: indptr[-1]], indptr), shape=self.shape)

@@ -38,7 +38,7 @@ class Coordinates(Format):
             raise ShapeError(
                 f"{caller}: row has {row.shape[0]} elements and col {col.shape[0]}; expected equally many."
             )
-        for array in (row, col):  # padding has the row and column after the last, and transposition swaps these
+        for array in (row, col):  # padding has the numbers of *shape*, which transposition swaps
             check_room(caller, "rows and columns", array.dtype, max(shape))
         data = check_data(caller, data, row.shape[0])
         if should_check(caller, check, row, col):
@@ -46,7 +46,7 @@ class Coordinates(Format):
         self._set(data=data, row=row, col=col, shape=shape)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("prepare", "shard"):  # of compressed matrices
+        if name in ("prepare", "shard"):  # methods of compressed matrices
             raise AttributeError(f"{type(self).__name__} has no {name}; compress it first: A.tocsr().{name}(...).")
         return self.__getattribute__(name)  # raises Python's own error
 
@@ -56,7 +56,7 @@ class Coordinates(Format):
         return self.row, self.col
 
     def coordinates(self) -> tuple[jax.Array, jax.Array]:
-        """Return the row and the column of each entry, ``(nnz,)``; for padding those of *shape*, out of range."""
+        """Return the row and the column of each entry, ``(nnz,)``; padding has those of *shape*, out of range."""
         self._check_single()
         return self.structure
 

@@ -19,7 +19,7 @@ Coordinates = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def coordinates_of_dense(caller: str, dense: Any, nnz: int | None) -> Coordinates:
-    """Return the data, row and column of each element that is not zero, by rows; padding up to *nnz*."""
+    """Return the data, row and column of each nonzero element, sorted by rows and followed by padding up to *nnz*."""
     dense = as_array(caller, "dense", dense)
     if dense.ndim != 2:
         raise ShapeError(f"{caller}: dense has the shape {dense.shape}; expected two dimensions.")
@@ -27,7 +27,7 @@ def coordinates_of_dense(caller: str, dense: Any, nnz: int | None) -> Coordinate
     room = as_integer(nnz)
     if nnz is not None and (room is None or room < 0):
         raise ArgumentError(f"{caller}: nnz is {nnz!r}; expected a number of entries, at least 0, or None.")
-    check_room(caller, "numbers of elements", "int64", dense.size)  # of JAX's flat positions
+    check_room(caller, "numbers of elements", "int64", dense.size)  # JAX computes flat positions
     traced = isinstance(dense, jax.core.Tracer)
     if traced and (room is None or not jnp.issubdtype(dense.dtype, jnp.inexact) or (room == 0 and dense.size)):
         raise ArgumentError(
@@ -47,7 +47,7 @@ def coordinates_of_dense(caller: str, dense: Any, nnz: int | None) -> Coordinate
 
 @functools.partial(jax.jit, static_argnums=1)
 def _nonzero_places(dense: jax.Array, nnz: int) -> tuple[jax.Array, jax.Array]:
-    """Return the rows and columns of *nnz* elements that are not zero, by rows, followed by padding."""
+    """Return the rows and columns of up to *nnz* nonzero elements, sorted by rows and followed by padding."""
     if dense.size:
         row, col = jnp.nonzero(dense, size=nnz, fill_value=dense.shape)
     else:  # for an empty array JAX fills with 0
@@ -79,7 +79,7 @@ def coordinates_of_bcoo(caller: str, bcoo: Any) -> Coordinates:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _rows_and_columns(indices: jax.Array, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
-    """Return the row and the column of each entry; those of *shape* where one is out of range."""
+    """Return the row and the column of each entry; both are those of *shape* if either is out of range."""
     row, col = indices[:, 0], indices[:, 1]
     rows, columns = shape
     outside = (row >= rows) | (col >= columns)
@@ -97,7 +97,7 @@ def rows_of_bcsr(caller: str, bcsr: Any) -> tuple[jax.Array, jax.Array, jax.Arra
 
 @jax.jit
 def _without_padding(indices: jax.Array, indptr: jax.Array) -> jax.Array:
-    """Return the indices, with 0 for padding, whose indices are out of range in JAX's format."""
+    """Return the indices, with 0 for padding; in JAX's format, the indices of padding are out of range."""
     return jnp.where(jnp.arange(indices.shape[0]) < indptr[-1], indices, 0)
 
 

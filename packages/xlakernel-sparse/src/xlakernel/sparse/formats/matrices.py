@@ -22,13 +22,13 @@ from .sharded import ShardedMatrix, shard
 
 
 class SparseMatrix(Arithmetic):
-    """A matrix of which only some entries are stored; the base of `CSR`, `CSC` and `COO`.
+    """A matrix that stores only some of its elements, the entries; the base of `CSR`, `CSC` and `COO`.
 
     It is an immutable pytree with its arrays as leaves. Functions under ``jax.jit``, ``jax.vmap``, ``jax.lax.scan`` and
     ``jax.export`` can take and return it like an array, and matrices of the same shape and number of entries share a
     compiled program. Its *data* is differentiable: take gradients with respect to ``A.data``, and set new weights with
-    `with_data`. Like JAX's arrays it has no hash and cannot be a static argument. Comparison with ``==`` is an error:
-    compare ``A.todense() == B.todense()``.
+    `with_data`. Like JAX's arrays, a matrix has no hash and cannot be a static argument. Comparison with ``==`` is an
+    error: compare ``A.todense() == B.todense()``.
 
     Attributes:
       data: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal.
@@ -73,10 +73,10 @@ class SparseMatrix(Arithmetic):
         """Return a part of the matrix.
 
         Args:
-          index: one or two indices, for rows and columns. An integer, which may be traced, selects one row or column,
-            which is returned dense; two select an element. Slices, and one vector of integers or of bools, select a
-            matrix of the same format; this works outside of jit only, since its number of entries must be known. An
-            ellipsis stands for the indices that are not given.
+          index: one or two indices, for rows and columns. One integer selects a row or column as a dense vector, and
+            two integers select an element; integers may be traced. Slices, and one vector of integers or of bools,
+            select a matrix of the same format. This works outside of jit only, because the number of the part's entries
+            must be known. An ellipsis stands for the indices that are not given.
 
         Raises:
           IndexError: if an integer is out of range.
@@ -94,14 +94,14 @@ class SparseMatrix(Arithmetic):
         Args:
           dense: the dense matrix, ``(rows, columns)``.
           nnz: the number of entries to allocate; those beyond the nonzero elements are padding. None: the number of
-            nonzero elements, which requires that *dense* is not traced. If *dense* is traced and has more than *nnz*,
-            all entries are NaN.
+            nonzero elements; *dense* must not be traced then. If *dense* is traced and has more nonzero elements than
+            *nnz*, all entries are NaN.
 
         Raises:
-          ShapeError: if it is not a matrix, or has more elements that are not zero than *nnz*.
-          ArgumentError: if *nnz* is not a number of entries; if *dense* is traced, and *nnz* is None or 0, or its
-            elements are integers.
-          DtypeError: if its dtype is not supported.
+          ShapeError: if *dense* does not have two dimensions, or has more nonzero elements than *nnz*.
+          ArgumentError: if *nnz* is not a number of entries; for a traced *dense*, also if *nnz* is None or 0, or if
+            the elements are neither real nor complex.
+          DtypeError: if the dtype of *dense* is not supported.
         """
         data, row, col = coordinates_of_dense(f"{cls.__name__}.from_dense", dense, nnz)
         rows, columns = np.shape(dense)
@@ -115,9 +115,9 @@ class SparseMatrix(Arithmetic):
           matrix: the SciPy array or matrix, ``(rows, columns)``.
 
         Raises:
-          InputError: if it is of another type.
-          ShapeError: if it does not have two dimensions.
-          DtypeError: if its dtype is not supported.
+          InputError: if *matrix* is of another type.
+          ShapeError: if *matrix* does not have two dimensions.
+          DtypeError: if the dtype is not supported.
         """
         kind, names = cls._scipy
         known = scipy_matrix(f"{cls.__name__}.from_scipy", matrix, kind)
@@ -131,8 +131,8 @@ class SparseMatrix(Arithmetic):
           matrix: JAX's matrix, ``(rows, columns)``.
 
         Raises:
-          InputError: if it is of another type.
-          ShapeError: if it does not have two dimensions, or has batch or dense dimensions.
+          InputError: if *matrix* is of another type.
+          ShapeError: if *matrix* does not have two dimensions, or has batch or dense dimensions.
         """
         entries = COO(coordinates_of_bcoo(f"{cls.__name__}.from_bcoo", matrix), shape=matrix.shape)
         return cls._of_coordinates((entries.data, *entries.structure), entries.shape)
@@ -145,8 +145,8 @@ class SparseMatrix(Arithmetic):
           matrix: JAX's matrix, ``(rows, columns)``.
 
         Raises:
-          InputError: if it is of another type.
-          ShapeError: if it does not have two dimensions, or has batch or dense dimensions.
+          InputError: if *matrix* is of another type.
+          ShapeError: if *matrix* does not have two dimensions, or has batch or dense dimensions.
         """
         rows = CSR(rows_of_bcsr(f"{cls.__name__}.from_bcsr", matrix), shape=matrix.shape)
         return cls._of_lines(0, (rows.data, *rows.structure), rows.shape)
@@ -171,14 +171,14 @@ class SparseMatrix(Arithmetic):
           shape: (rows, columns).
           density: the fraction of all places that are entries, between 0 and 1: ``round(density * rows * columns)``
             distinct places of the matrix.
-          per_row: instead of *density*: the number of entries in each row, drawn from its columns.
-          weights: a function ``(key, shape, dtype)`` like those of `jax.random`; or the weight of all entries.
+          per_row: the number of entries in each row, at distinct random columns; give either *density* or *per_row*.
+          weights: a function ``(key, shape, dtype)`` like those of `jax.random`; or one number for all entries.
           dtype: the dtype of the weights; None: float32, or the dtype of the number.
 
         Raises:
           InputError: if *key* is not a key.
           ShapeError: if *shape* is not that of a matrix.
-          ArgumentError: if not exactly one of *density* and *per_row* is given, or one is out of range; or *weights* is
+          ArgumentError: if not exactly one of *density* and *per_row* is given, or it is out of range; or *weights* is
             neither a number nor such a function.
           DtypeError: if *dtype* is not supported.
 
@@ -196,11 +196,11 @@ class SparseMatrix(Arithmetic):
         return cls._of_coordinates((data, row, col), shape, in_range=True)
 
     def tocsr(self) -> CSR:
-        """Return the matrix in compressed rows; within each, columns are sorted (from `COO` they keep their order)."""
+        """Return the matrix in compressed rows; entries of a `COO` keep their order in each, a `CSC` is sorted."""
         return self if isinstance(self, CSR) else CSR(self._lines(0), shape=self.shape, check=False)
 
     def tocsc(self) -> CSC:
-        """Return the matrix in compressed columns; within each, rows are sorted (from `COO` they keep their order)."""
+        """Return the matrix in compressed columns; entries of a `COO` keep their order in each, a `CSR` is sorted."""
         return self if isinstance(self, CSC) else CSC(self._lines(1), shape=self.shape, check=False)
 
     def tocoo(self) -> COO:
@@ -238,10 +238,10 @@ class _CompressedMatrix(Compressed, SparseMatrix):
     def shard(self, mesh: Any, axis_name: str) -> ShardedMatrix:
         """Spread the matrix over the devices of a mesh: its rows if it is in compressed rows, else its columns.
 
-        All devices get the same number of lines, and memory for as many entries as the fullest device needs. The result
-        is not prepared; it has a `prepare` of its own. If the devices belong to several processes, each process calls
-        this method with the same matrix, and passes the result to jitted functions as an argument, because they cannot
-        close over it.
+        All devices get the same number of rows (or columns), and memory for as many entries as the fullest device
+        needs. The result is not prepared; it has a `prepare` of its own. If the devices belong to several processes,
+        each process must call this method with the same matrix, and pass the result to jitted functions as an argument:
+        jitted functions cannot close over it.
 
         Args:
           mesh: the devices, a ``jax.sharding.Mesh`` as ``jax.make_mesh`` makes it.
@@ -249,7 +249,7 @@ class _CompressedMatrix(Compressed, SparseMatrix):
 
         Raises:
           InputError: if *mesh* is not a mesh.
-          ArgumentError: if it has no such axis.
+          ArgumentError: if *mesh* has no axis *axis_name*.
           StructureError: if the matrix or its weights are traced.
         """
         return shard(self, mesh, axis_name)
@@ -264,18 +264,18 @@ class CSR(_CompressedMatrix):
     """A matrix in compressed rows: row ``i`` has the entries ``indptr[i]`` to ``indptr[i + 1] - 1``.
 
     Args:
-      arrays: ``(data, indices, indptr)``: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal; the column of
-        each entry, ``(nnz,)``, in any order within a row; duplicates add up; and the first entry of each row,
-        ``(rows + 1,)``. Indices are int32 or int64. Entries from ``indptr[-1]`` on are padding.
+      arrays: ``(data, indices, indptr)``. *data*: the weights, ``(nnz,)``, or ``(1,)`` where all entries are equal.
+        *indices*: the column of each entry, ``(nnz,)``, in any order within a row; duplicates add up. *indptr*: the
+        first entry of each row, ``(rows + 1,)``; entries from ``indptr[-1]`` on are padding. Both are int32 or int64.
       shape: (rows, columns); it is never inferred from the indices.
       check: whether to check the values of the indices, which kernels use without bounds checks. None: check them
         unless they are traced; True: raise an error if they are traced; False: do not check them, for trusted indices.
 
     Raises:
-      ArgumentError: if *check* is not one of these, or True where indices are traced.
+      ArgumentError: if *check* is invalid, or if it is True and indices are traced.
       InputError: if *arrays* are not three arrays.
       ShapeError: if lengths do not fit each other.
-      DtypeError: if a dtype is not supported, or that of the indices cannot hold the shape.
+      DtypeError: if a dtype is not supported, or the dtype of the indices cannot hold the shape.
       StructureError: if an index is out of range, or *indptr* is not monotone from 0 to at most ``nnz``.
 
     Example:
@@ -302,17 +302,18 @@ class CSC(_CompressedMatrix):
     """A matrix in compressed columns: column ``j`` has the entries ``indptr[j]`` to ``indptr[j + 1] - 1``.
 
     Args:
-      arrays: ``(data, indices, indptr)``: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal; the row of each
-        entry, ``(nnz,)``, in any order within a column; duplicates add up; and the first entry of each column,
-        ``(columns + 1,)``. Indices are int32 or int64. Entries from ``indptr[-1]`` on are padding.
+      arrays: ``(data, indices, indptr)``. *data*: the weights, ``(nnz,)``, or ``(1,)`` where all entries are equal.
+        *indices*: the row of each entry, ``(nnz,)``, in any order within a column; duplicates add up. *indptr*: the
+        first entry of each column, ``(columns + 1,)``; entries from ``indptr[-1]`` on are padding. Both are int32 or
+        int64.
       shape: (rows, columns); it is never inferred from the indices.
       check: check the values of the indices, as for `CSR`.
 
     Raises:
-      ArgumentError: if *check* is not one of these, or True where indices are traced.
+      ArgumentError: if *check* is invalid, or if it is True and indices are traced.
       InputError: if *arrays* are not three arrays.
       ShapeError: if lengths do not fit each other.
-      DtypeError: if a dtype is not supported, or that of the indices cannot hold the shape.
+      DtypeError: if a dtype is not supported, or the dtype of the indices cannot hold the shape.
       StructureError: if an index is out of range, or *indptr* is not monotone from 0 to at most ``nnz``.
     """
 
@@ -335,18 +336,18 @@ class COO(Coordinates, SparseMatrix):
     before several products.
 
     Args:
-      arrays: ``(data, row, col)``: weights, ``(nnz,)``, or ``(1,)`` where all entries are equal; the row and the column
-        of each entry, ``(nnz,)``, int32 or int64. Entries of one place add up. An entry with the row and the column of
-        *shape*, out of range, is padding.
+      arrays: ``(data, row, col)``. *data*: the weights, ``(nnz,)``, or ``(1,)`` where all entries are equal. *row* and
+        *col*: the row and the column of each entry, ``(nnz,)``, int32 or int64. Entries at the same place add up. An
+        entry with the row and the column of *shape*, out of range, is padding.
       shape: (rows, columns); it is never inferred from the indices.
       check: whether to check the values of the indices, which kernels use without bounds checks. None: check them
         unless they are traced; True: raise an error if they are traced; False: do not check them, for trusted indices.
 
     Raises:
-      ArgumentError: if *check* is not one of these, or True where indices are traced.
+      ArgumentError: if *check* is invalid, or if it is True and indices are traced.
       InputError: if *arrays* are not three arrays.
       ShapeError: if lengths do not fit each other.
-      DtypeError: if a dtype is not supported, or that of the indices cannot hold the shape.
+      DtypeError: if a dtype is not supported, or the dtype of the indices cannot hold the shape.
       StructureError: if an index is out of range.
 
     Example:

@@ -24,8 +24,8 @@ class Order(NamedTuple):
     """The entries of a compressed matrix in another order.
 
     Attributes:
-      indices: the place of each entry within its line, ``(nnz,)``.
-      indptr: the first entry of each line.
+      indices: the place of each entry within its line, or within the line's part in a block, ``(nnz,)``.
+      indptr: the first entry of each line, or of each line of each block.
       permutation: entry ``k`` is entry ``permutation[k]`` of the matrix, ``(nnz,)``.
       data: the weights, ``(nnz,)``; None where all are equal.
     """
@@ -45,7 +45,7 @@ class Prepared(NamedTuple):
 
     Attributes:
       mirror: the entries in the order of the other axis.
-      blocks: the entries in column blocks, and those of the mirror; None without blocks.
+      blocks: two orders in column blocks, those of the matrix and of the mirror; None: there are no blocks.
     """
 
     mirror: Order
@@ -59,7 +59,7 @@ class Prepared(NamedTuple):
     def multiply(
         self, operand: Operand, caller: str, *arrays: jax.Array, shape: tuple[int, int], transpose: bool
     ) -> jax.Array:
-        """Multiply the matrix in compressed rows of ``data, indices, indptr`` by an operand, the last of *arrays*."""
+        """Multiply the matrix in compressed rows by an operand; *arrays* are ``data, indices, indptr, operand``."""
         orders = (self.mirror, *(self.blocks or ()))
         return PREPARED_PRODUCTS[operand](
             caller,

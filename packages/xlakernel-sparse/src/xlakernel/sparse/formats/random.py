@@ -57,14 +57,14 @@ def _as_number(value: Any) -> float:
         return math.nan
     try:
         return float(value)
-    except jax.errors.ConcretizationTypeError:  # of a traced number, with its own advice
+    except jax.errors.ConcretizationTypeError:  # a traced number; JAX's error has advice
         raise
     except (TypeError, ValueError, OverflowError):
         return math.nan
 
 
 def draw_data(caller: str, key: Any, weights: Any, number: int, dtype: Any) -> jax.Array:
-    """Return the weights of this many entries: one for all, or drawn."""
+    """Return the weights of *number* entries: one for all of them, or weights that the function *weights* draws."""
     dtype = None if dtype is None else _checked_dtype(caller, dtype)
     if callable(weights):
         shape, drawn = (number,), dtype or jnp.dtype("float32")
@@ -103,7 +103,7 @@ def _checked_dtype(caller: str, dtype: Any) -> Any:
 
 
 def two_keys(caller: str, key: Any) -> tuple[jax.Array, jax.Array]:
-    """Return two keys of `jax.random`, of one."""
+    """Return the two keys that a key of `jax.random` is split into."""
     try:
         first, second = _split(key)
     except (TypeError, ValueError) as error:

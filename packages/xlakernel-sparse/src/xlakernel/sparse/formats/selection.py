@@ -19,7 +19,7 @@ from .base import Format
 
 
 def select(matrix: Format, index: Any) -> Any:
-    """Return the selected part of *matrix*: dense if it is one row or column, else sparse."""
+    """Return the selected part of *matrix*: dense for one row, column or element, else sparse."""
     caller = f"{type(matrix).__name__}[...]"
     first, second = _two(caller, index)
     if _is_number(first):
@@ -60,7 +60,7 @@ def _is_everything(index: Any) -> bool:
 
 
 def _number(caller: str, index: Any, extent: int) -> Any:
-    """Return an index as a nonnegative number; traced ones are clipped to the range, as JAX does."""
+    """Return an index as a nonnegative number; a traced index is clipped to the range, as by JAX."""
     if _is_traced(index):
         return _clipped(index, extent)
     number = operator.index(index)
@@ -92,7 +92,7 @@ def _equals(number: jax.Array, extent: int) -> jax.Array:
 
 
 def _elements(caller: str, line: jax.Array, axis: int, chosen: Any) -> jax.Array:
-    """Return one element or several of a dense row or column, along *axis* of the matrix."""
+    """Return one element or several of a dense row or column, which runs along *axis* of the matrix."""
     if _is_number(chosen):
         return line[_number(caller, chosen, line.shape[0])]
     if _is_traced(chosen) and chosen.ndim == 1 and chosen.dtype.kind in "iu":
@@ -108,8 +108,8 @@ def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format
             f"{caller}: the matrix is traced, so the number of entries of its part is not known yet. Select the part "
             "outside of jit; or one line, A[i] or A[:, j], which is dense; or several, jax.vmap(lambda i: A[i])(rows)."
         )
-    # The weights may be traced while the structure is known: the part is selected from a matrix with the numbers of the
-    # entries as its weights.
+    # The weights may be traced while the structure is known. Therefore the part is selected from a matrix that has the
+    # numbers of the entries as its weights.
     with jax.ensure_compile_time_eval():
         # With a NumPy array the constructor would compile a program that copies it.
         dtype = "int32" if matrix.nnz <= np.iinfo(np.int32).max else "int64"

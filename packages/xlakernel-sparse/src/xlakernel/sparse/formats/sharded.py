@@ -26,9 +26,10 @@ from .compressed import Compressed
 class ShardedMatrix(ImmutablePytree):
     """A matrix with its rows or columns spread over the devices of a mesh; `CSR.shard` and `CSC.shard` make it.
 
-    Each device holds the entries of equally many rows, or columns, and multiplies only by those. If the rows are
-    spread, ``A @ x`` is spread likewise and needs no communication, and ``x @ A`` is added up over the devices
-    (``jax.lax.psum``); if the columns are spread, it is the other way round. Weights and operands are differentiable.
+    Each device holds the entries of the same number of rows (or columns), and multiplies only by these entries. If the
+    rows are spread, the result of ``A @ x`` is spread likewise and needs no communication; ``x @ A`` is added up over
+    the devices (``jax.lax.psum``). If the columns are spread, ``A @ x`` is added up, and the result of ``x @ A`` is
+    spread. Weights and operands are differentiable.
 
     Attributes:
       blocks: the devices' parts as one matrix; its arrays have a leading dimension, one for each device.
@@ -83,9 +84,9 @@ class ShardedMatrix(ImmutablePytree):
           data: the weights, of the shape of `data`.
 
         Raises:
-          InputError: if it is not an array.
-          ShapeError: if it has another shape.
-          DtypeError: if its dtype is not supported.
+          InputError: if *data* is not an array.
+          ShapeError: if *data* has another shape.
+          DtypeError: if the dtype of *data* is not supported.
         """
         data = as_array("ShardedMatrix.with_data", "data", data)
         if data.shape != self.data.shape:
@@ -113,7 +114,7 @@ class ShardedMatrix(ImmutablePytree):
 
     def todense(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``."""
-        return self @ BinaryArray(jnp.eye(self.shape[1], dtype=bool))  # with dense zeros, infinite weights give NaN
+        return self @ BinaryArray(jnp.eye(self.shape[1], dtype=bool))  # dense zeros times infinite weights are NaN
 
     def __matmul__(self, other: Any) -> jax.Array:
         return self._checked_product(other, transpose=False)
@@ -158,7 +159,7 @@ class ShardedMatrix(ImmutablePytree):
         return PartitionSpec() if self.blocks.data.ndim == 1 else PartitionSpec(self.axis_name)
 
     def _spread(self, x: Any, spec: PartitionSpec) -> Any:
-        """Spread *x* over the devices of a mesh with explicit axes; for others JAX does so itself."""
+        """Spread *x* over the devices of a mesh with explicit axes; for other meshes, JAX does so itself."""
         if AxisType.Explicit not in self.mesh.axis_types:
             return x
         return reshard(x, NamedSharding(self.mesh, spec))
@@ -166,11 +167,11 @@ class ShardedMatrix(ImmutablePytree):
 
 @functools.partial(jax.jit, static_argnums=2)  # outside of jit each call would compile its shard_map anew
 def _multiply(matrix: ShardedMatrix, x: Any, transpose: bool) -> jax.Array:
-    """Return the product with an operand of the right shape."""
-    axis = len(x.shape) - 1 if transpose else 0  # along which the operand is summed, and the result is spread
+    """Return the product with *x*, an operand of a checked shape."""
+    axis = len(x.shape) - 1 if transpose else 0  # the axis of *x* to sum over, and of the result to spread
     length, result = matrix.shape if transpose else matrix.shape[::-1]
     spread, whole = PartitionSpec(*[None] * axis, matrix.axis_name), PartitionSpec()
-    adds_up = transpose == (matrix.axis == 0)  # over the devices
+    adds_up = transpose == (matrix.axis == 0)  # True: the product is summed over the devices
     if adds_up:
         missing = matrix.blocks.shape[matrix.axis] * matrix.mesh.shape[matrix.axis_name] - length
         x = jax.tree.map(lambda leaf: _padded(leaf, axis, missing), x)
@@ -188,7 +189,7 @@ def _multiply(matrix: ShardedMatrix, x: Any, transpose: bool) -> jax.Array:
 
 
 def _padded(array: jax.Array, axis: int, missing: int) -> jax.Array:
-    """Return the array with *missing* zeros after its elements along *axis*, so that devices get equally many."""
+    """Return the array with *missing* zeros after its elements along *axis*, so that all devices get equal parts."""
     return jnp.pad(array, [(0, missing if i == axis else 0) for i in range(array.ndim)])
 
 

@@ -1,4 +1,4 @@
-"""Checks of index arrays, on which the kernels rely: they read and write without bounds checks."""
+"""Checks of index arrays. The kernels rely on these checks, because they read and write without bounds checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..operators.arguments import is_known
 
 
 def three_arrays(caller: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
-    """Return the three arrays of which a format is made.
+    """Return the three arrays that a matrix is constructed from.
 
     Raises:
       InputError: if *arrays* is not a tuple or list of three.
@@ -33,10 +33,10 @@ def three_arrays(caller: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
 
 
 def should_check(caller: str, check: bool | None, *arrays: Any) -> bool:
-    """Return True if the values of the index *arrays* are to be checked; with None, if they are known.
+    """Return True if the values of the index *arrays* must be checked: if they are known and *check* is not False.
 
     Raises:
-      ArgumentError: if *check* is True and an array is traced, or *check* is something else.
+      ArgumentError: if *check* is True and an array is traced, or if *check* is not True, False or None.
     """
     if check is not None and not isinstance(check, bool):
         raise ArgumentError(f"{caller}: check is {check!r}; allowed: True, False or None.")
@@ -55,7 +55,7 @@ def check_compressed_values(caller: str, indices: Any, indptr: Any, extent: int,
       caller: the function to name in messages.
       indices: places of the entries.
       indptr: the first entry of each line.
-      extent: the number of places.
+      extent: the number of places in a line.
       lines: the names of a line and of a place, ``"row"`` and ``"column"`` or the reverse.
 
     Raises:
@@ -86,7 +86,7 @@ def check_coordinate_values(caller: str, row: Any, col: Any, shape: tuple[int, i
     """Check the index arrays of a matrix in coordinates.
 
     Raises:
-      StructureError: if an index is out of range, except in padding, with the row and the column of *shape*.
+      StructureError: if an index is out of range. Only padding may be, with the row and the column of *shape*.
     """
     row, col = _to_inspect(row), _to_inspect(col)
     _check_range(caller, "row", row, shape[0], "row", padding=True)
@@ -101,7 +101,7 @@ def check_coordinate_values(caller: str, row: Any, col: Any, shape: tuple[int, i
 
 
 def _check_range(caller: str, what: str, indices: Any, extent: int, place: str, *, padding: bool) -> None:
-    """Raise `StructureError` if one of *indices* is not below *extent*, which is allowed for *padding*."""
+    """Raise `StructureError` if an index is not from 0 to *extent* - 1; *padding* allows *extent* too."""
     wrong = (indices < 0) | (indices >= extent + padding)
     if wrong.any():
         where = int(wrong.argmax())
@@ -112,5 +112,5 @@ def _check_range(caller: str, what: str, indices: Any, extent: int, place: str, 
 
 
 def _to_inspect(array: Any) -> Any:
-    """Return a NumPy array, which compiles nothing, or an array that is on a GPU as it is."""
+    """Return an array on the CPU as a NumPy array, for checks that compile nothing; an array on a GPU as it is."""
     return np.asarray(array) if all(device.platform == "cpu" for device in array.devices()) else array

@@ -1,4 +1,4 @@
-"""Networks of spiking neurons, all steps of which run in one native call."""
+"""Networks of spiking neurons; all steps of a run are one native call."""
 
 from . import serialization  # noqa: F401  # registers the formats for exported programs
 from .model.noise import Normal as Normal

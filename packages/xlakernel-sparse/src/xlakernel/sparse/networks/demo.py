@@ -1,8 +1,9 @@
-"""A network of spiking neurons in one native call, for the command ``xlakernel demo``.
+"""A network of spiking neurons, run by one native call, for the command ``xlakernel demo``.
 
-It is COBA, a benchmark by Brette et al. (2007) after Vogels and Abbott (2005): leaky integrate-and-fire neurons, four
-of five excitatory, which are connected at random by conductances. A constant current as in Vogels et al. (2011) keeps
-the network active. The weights are inversely proportional to the number of neurons, which keeps the mean conductances.
+The network is COBA, a benchmark by Brette et al. (2007) after Vogels and Abbott (2005): leaky integrate-and-fire
+neurons, which are connected at random and act by conductances. Four of five neurons are excitatory. A constant current,
+as in Vogels et al. (2011), keeps the network active. The weights are inversely proportional to the number of neurons,
+so that the mean conductances do not depend on this number.
 
 References:
   Vogels and Abbott (2005), J. Neurosci. 25:10786, doi:10.1523/JNEUROSCI.3508-05.2005
@@ -38,7 +39,7 @@ _RATE, _DECAY_EXCITATORY, _DECAY_INHIBITORY = _F(STEP / 20), _F(np.exp(-STEP / 5
 _ONE = _F(1)
 _WEIGHTS = {"excitatory": 0.6, "inhibitory": 6.7}  # leak conductances, with 4000 neurons
 
-# Bits of the dots in a character of Unicode's block of Braille patterns.
+# The bit of each dot in a character of Unicode's Braille patterns.
 _DOTS = np.array([[0, 3], [1, 4], [2, 5], [6, 7]])
 _ROWS, _COLUMNS = 18, 76  # characters of a raster
 
@@ -108,7 +109,7 @@ def simulate(neurons: int, seconds: float, seed: int, encoding: str) -> Iterator
     with jax.default_device(jax.local_devices(backend="cpu")[0]):
         network, begin = build(neurons, jax.random.key(seed))
         state = network.initial(begin)
-        record = Record(counts=True, spikes=neurons * (steps // REFRACTORY + 1))  # a spike in each refractory period
+        record = Record(counts=True, spikes=neurons * (steps // REFRACTORY + 1))  # at most one in each period
         yield f"{network}, {steps} steps of {STEP} ms; compiling"
         times = [time.perf_counter()]
         compiled = jax.jit(lambda state: network.run(state, steps=steps, record=record)[1]).lower(state).compile()
@@ -137,7 +138,7 @@ def raster(x: Any, y: Any, encoding: str) -> str:
     Args:
       x: (points,), from the left at 0 to the right at 1.
       y: (points,), from the bottom at 0 to the top at 1.
-      encoding: of the output; one without Braille patterns gets a full stop for each character with points.
+      encoding: of the output. Without Braille patterns, a full stop stands for each character with points.
     """
     height, width = _DOTS.shape
     points = np.zeros((_ROWS * height, _COLUMNS * width), bool)

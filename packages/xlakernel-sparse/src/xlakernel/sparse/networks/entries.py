@@ -1,4 +1,4 @@
-"""The entries of synapses in the order in which a run reads them: by source, then by the target's block, if any."""
+"""The entries (stored synapses) of a network in the order in which a run reads them: by source and target's block."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from xlakernel.core.errors import ArgumentError
 from .layout import MOST_UNITS, WEIGHT_BITS, Layout
 from .model.projections import Synapses, is_entry
 
-#: Inputs: the place of each neuron, ``segment << target_bits | target``; then for each projection its words
-#: without the target, ``(nnz, words of an entry)``, indices and indptr. Results: starts, ``(neurons * segments + 1,)``,
-#: and entries. Static keywords: ``layout``, and ``ranges``, the first source and the first target of each projection.
+#: Inputs: the place of each neuron, ``segment << target_bits | target``; then, for each projection, the words of its
+#: entries without the target, ``(nnz, words of an entry)``, its indices and its indptr. Results: starts, ``(neurons *
+#: segments + 1,)``, and entries. Static keywords: ``layout``, and ``ranges``, the first source and target of each
+#: projection. A segment is the entries of one source with targets in one block.
 sort_entries = XLACustomKernel("network_entries", "The operator behind `xlakernel.sparse.networks.Network`.")
 sort_entries.def_tags("sparse", "network")
 
 
-#: A weight of fewer units is rounded by more than 1/256 of itself.
+#: Rounding may change a weight of fewer units by more than 1/256 of the weight.
 _COARSE = 2**7
-#: The share of a projection's weights that may be of fewer units with 16 bits.
+#: The largest share of a projection's weights that may have fewer units with 16 bits.
 _COARSE_SHARE = 1 / 32
 
 
 def choose_weight_bits(synapses: Sequence[Synapses]) -> int:
-    """Return 16, or 32 if some projection has too many weights that are small beside the largest of its receptor.
+    """Return 16, or 32 if small weights are more than 1/32 of the weights other than 0 in some projection.
 
-    Too many are more than 1/32 of those other than 0. Weights are small below 1/256 of the largest: 16 bits would round
-    them by more than 1/256 of themselves.
+    A weight is small below 1/256 of its receptor's largest weight: 16 bits may round it by more than 1/256.
     """
     for projection in synapses:
         if projection.rule is not None:
@@ -54,20 +54,20 @@ def _share_below(matrix: Any, limit: Any) -> jax.Array:
     return jnp.sum(counted & (weights < limit), dtype=jnp.uint32) / jnp.sum(counted, dtype=jnp.uint32)
 
 
-#: The fewest units of the largest weight of a receptor with plastic projections.
+#: The fewest units that the largest weight of a receptor with plastic projections must have.
 _LEAST_UNITS = 256
 
 
 def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weight_bits: int) -> np.ndarray:
     """Return the weight of one unit of each receptor's sums, ``(receptors,)``, float32.
 
-    Weights are rounded to multiples of it: to the largest weight of the receptor over ``2**(weight_bits - 1) - 1``, or
-    to a larger multiple where the sum over all synapses of a neuron would have `MOST_UNITS`. Equal weights are exact.
-    With plastic projections, it is a power of two, for the largest weight that they may have.
+    Weights are rounded to multiples of this unit. The unit is the receptor's largest weight over ``2**(weight_bits - 1)
+    - 1``, or more where the sum over all synapses of a neuron would reach `MOST_UNITS` units. Equal weights are exact.
+    With plastic projections, the unit is a power of two that suits the largest weight that their rules allow.
 
     Raises:
-      ArgumentError: if *weight_bits* is invalid, if a neuron has too many synapses, or if float32 cannot represent the
-        unit or its reciprocal.
+      ArgumentError: if *weight_bits* is invalid, if a neuron has too many synapses, if plastic weights have too few
+        units, or if float32 cannot represent the unit or its reciprocal.
     """
     if weight_bits not in WEIGHT_BITS:
         raise ArgumentError(f"Network: weight_bits is {weight_bits!r}; allowed: {WEIGHT_BITS[0]} or {WEIGHT_BITS[1]}.")
@@ -89,7 +89,7 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
         is_plastic = any(projection.rule is not None for projection in own)
         if is_plastic:
             static = max((projection.largest_weight for projection in own if projection.rule is None), default=0)
-            # A power of two, by which each platform divides the weights that change without a rounding error.
+            # A power of two: all platforms divide changing weights by this unit without a rounding error.
             scale = 2.0 ** math.ceil(math.log2(max(static / (2 ** (weight_bits - 1) - 1), largest / fitting)))
             present = max(projection.survey.largest_weight for projection in own)
             if 0 < present < _LEAST_UNITS * scale:
@@ -104,7 +104,7 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
             scale = float(largest) / units
         if not is_plastic and units != 1:  # rounded up, so that no weight has more units
             scale = float(np.nextafter(np.float32(scale), np.float32(np.inf)))
-        # XLA multiplies by the reciprocal, and takes numbers below the least normal one for 0.
+        # XLA multiplies by the reciprocal, and replaces numbers below the least normal one by 0.
         least = float(np.finfo(np.float32).tiny)
         if not least <= scale <= 1 / least:
             raise ArgumentError(
@@ -116,7 +116,7 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
 
 
 def needed_bits(receptors: int, synapses: Sequence[Synapses], weight_bits: int) -> int:
-    """Return the bits of a weight: 2 if those of each receptor are equal, apart from their sign."""
+    """Return the bits that a weight needs: 2 if weights of a receptor differ only in sign, else *weight_bits*."""
     for receptor in range(receptors):
         own = [projection for projection in synapses if projection.receptor == receptor]
         static = [projection.survey for projection in own if projection.rule is None]
@@ -133,12 +133,13 @@ def _degrees(matrix: Any, first_target: Any, *, size: int) -> jax.Array:
     return jnp.zeros(size, jnp.uint32).at[first_target + matrix.indices].add(valid.astype(jnp.uint32))
 
 
-#: Synapses of a neuron in one block of a network with 2**31 of them: a GPU adds those of 1024 neurons in one round.
+#: In networks of 2**31 synapses or more, a segment has fewer entries than this. A GPU counts the entries of up to 1024
+#: segments in one round, by int32.
 _LONGEST = 2**21
 
 
 def order_entries(layout: Layout, synapses: Sequence[Synapses], scales: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    """Return where the segments of each source start, uint32, and the entries, int32.
+    """Return the starts of the segments of each source, uint32, and the entries, int32.
 
     The starts have the shape ``(neurons * segments + 1,)``, and the entries ``(words of an entry * nnz,)``.
 
@@ -193,7 +194,7 @@ def _words(
 ) -> jax.Array:
     """Return the words of a projection's entries without the targets, ``(nnz, 1)``, or ``(nnz, 2)`` if wide.
 
-    In one program, which needs no memory for the values between.
+    One compiled program computes them, without memory for intermediate values.
     """
     exact = weights.astype(jnp.result_type(weights, jnp.float32))
     limit = 2.0 ** (layout.weight_bits - 1) - 1 if not layout.wide else 2.0**31 - 128
@@ -225,7 +226,7 @@ def _sort_in_jax(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tuple[
             )
             place = places[indices + first_target]
             key = source.astype(jnp.uint32) * layout.segments + (place >> layout.target_bits).astype(jnp.uint32)
-            # Padding is sorted behind all entries.
+            # Padding has the largest key, and is sorted to the end.
             keys.append(jnp.where(is_entry(indices, indptr), key, outs[0].shape[0] - 1))
             columns.append(entries.at[:, 0].set(entries[:, 0] | place & mask))
         key = jnp.concatenate(keys)

@@ -7,32 +7,33 @@ from typing import NamedTuple
 
 from xlakernel.core.errors import ArgumentError
 
-#: The most bits of an entry's weight in 32 bits, and in 64.
+#: The most bits of the weight in an entry (a stored synapse) of 32 bits, and in an entry of 64 bits.
 WEIGHT_BITS = (16, 32)
-#: A network's sums have fewer units, a fourth of what int32 holds: a state may have sums of others on their way.
+#: A network's own sums are below this number of units, a fourth of what int32 holds. The rest is for the sums of other
+#: networks, which a state may have on their way.
 MOST_UNITS = 2**29
-# The most steps ahead: their records take memory.
+# The largest *ahead* of a `Layout`: the spikes of more steps would take more memory.
 _MOST_AHEAD = 16
 
 
 class Layout(NamedTuple):
     """The division of neurons into blocks, and the bits of a synapse's entry.
 
-    An entry has, from its lowest bit, the target's place within its block, the row of sums that it is added to, and the
-    weight as a signed integer. Row ``(delay - 1) * receptors + receptor`` counts from the step after the spike. A wide
-    entry has two words, the second of which is the weight.
+    An entry has three bit fields, from its lowest bit: the target's place within its block, the row of sums to which
+    the weight is added, and the weight as a signed integer. The row is ``(delay - 1) * receptors + receptor``; row 0
+    is the first row of the step after the spike. A wide entry has two words; the second word is the weight.
 
     Attributes:
       edges: the first neuron of each block, and the number of neurons.
       owners: the population of each block.
-      receptors: their names.
+      receptors: the names of the receptors.
       depth: the longest delay, in steps.
-      ahead: the steps by which a block on a GPU may be ahead of others: 1, but the shortest delay in a network with
-        plastic projections, whose blocks take different times in a step.
-      target_bits, row_bits: bits of the fields of an entry.
+      ahead: the most steps by which a block on a GPU may be ahead of others. It is 1 without plastic projections. With
+        them, blocks take different times for a step, and it is the shortest delay, but at most 16.
+      target_bits, row_bits: the bits of the target and of the row in an entry.
       wide: True if an entry has two words.
-      scattered: True if the entries of a source are one segment, and a target is a neuron of the network. Blocks of a
-        GPU then add the entries of their own spikes to sums that they share.
+      scattered: True if the entries of a source are one segment, whose targets are counted in the network and not in a
+        block. Blocks of a GPU then add the entries of their own spikes to sums that they share.
     """
 
     edges: tuple[int, ...]
@@ -52,7 +53,7 @@ class Layout(NamedTuple):
 
     @property
     def segments(self) -> int:
-        """The segments of a source's entries, one for each block; one in all if the entries are scattered."""
+        """The number of segments of a source's entries: one for each block, or 1 if the entries are scattered."""
         return 1 if self.scattered else self.blocks
 
     @property
@@ -67,7 +68,7 @@ class Layout(NamedTuple):
 
     @property
     def stride(self) -> int:
-        """The length of a row of sums: the neurons of a block or, if they are scattered, of the network."""
+        """The length of a row of sums: the neurons of a block or, if entries are scattered, of the network."""
         return self.size if self.scattered else self.width
 
     @property
@@ -91,19 +92,19 @@ def choose_layout(
     ahead: int = 1,
     scattered: bool = False,
 ) -> Layout:
-    """Return the layout of about this many blocks, each of which has neurons of one population.
+    """Return a layout with about the given number of blocks; each block has neurons of one population.
 
     Args:
       sizes: the sizes of the populations.
-      receptors: their names.
+      receptors: the names of the receptors.
       depth: the longest delay, in steps.
-      blocks: the number of blocks; a population has at least one.
+      blocks: the wanted number of blocks; each population gets at least one.
       weight_bits: the bits of the largest weight, with its sign.
       ahead: the steps by which a block on a GPU may be ahead of others.
-      scattered: True if the entries of a source are to be one segment, for which the bits of an entry must suffice.
+      scattered: True if the entries of a source are to be one segment, provided that target and row fit in 32 bits.
 
     Raises:
-      ArgumentError: if an entry of 64 bits has no room for a target and a row.
+      ArgumentError: if the target and the row of an entry do not fit in 32 bits, or if there are too many segments.
     """
     edges, owners = [0], []
     for owner, number in enumerate(_shares(sizes, blocks)):
@@ -123,8 +124,8 @@ def choose_layout(
     if layout.segments << target_bits >= 2**31 or layout.size * layout.segments >= 2**31 - 1:
         action = "Use fewer neurons" if layout.segments == 1 else "Use fewer blocks, or neurons"
         raise ArgumentError(
-            f"Network: {layout.size} neurons, and {layout.segments} segments of each for blocks of up to "
-            f"{layout.stride}; allowed: products of both below 2**31. {action}."
+            f"Network: {layout.size} neurons, each with {layout.segments} segments of up to {layout.stride} targets; "
+            f"allowed: neurons times segments, and segments times targets, below 2**31. {action}."
         )
     wide = target_bits + row_bits + weight_bits > 32
     return layout._replace(target_bits=target_bits, row_bits=row_bits, wide=wide)

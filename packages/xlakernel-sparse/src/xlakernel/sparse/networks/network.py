@@ -1,4 +1,4 @@
-"""`Network`: populations and projections, in the layout in which all steps of a run are one native call."""
+"""`Network`: populations of neurons and projections (sets of synapses) between them, run by one native call."""
 
 from __future__ import annotations
 
@@ -34,46 +34,48 @@ from .plasticity import (
 from .simulation import multiprocessors, simulate
 from .state import NetworkState, check_network_state, convert_pending
 
-# Entries of a source in one block, on average, below which the table of starts costs more than it saves.
+# A segment is the entries (synapses) from one source to one block of targets. With fewer entries in it on average, the
+# table of the segments' starts costs more time than it saves.
 _ENTRIES_OF_A_SEGMENT = 32
-#: The same below which the blocks of a GPU share their sums.
+#: With fewer entries in a segment on average, the blocks of a GPU share their sums.
 _ENTRIES_OF_A_SHARED_SEGMENT = 2
-#: The neurons of a block on the CPU for which the sums of a block stay in a core's cache.
+#: The neurons of a block on the CPU. The sums of so many neurons stay in the cache of a CPU core.
 _CPU_WIDTH = 1024
-#: The neurons of a block on a GPU below which more blocks make a step slower.
+#: About the fewest neurons of a block on a GPU. Smaller blocks, and so more of them, make a step slower.
 _GPU_WIDTH = 128
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class Network(ImmutablePytree):
-    """Populations of neurons and the projections between them, all steps of which run in one native call.
+    """Populations of neurons and the projections (sets of synapses) between them; a run is one native call.
 
-    The synapses are sorted by source and by block of targets, or by source alone where a source has few of them on a
-    GPU, whose blocks then share their sums. Weights are rounded to integers: sums of integers do not depend on their
-    order, so that a run is the same, bit by bit, for any number of threads and blocks.
+    The neurons are divided into blocks, and the synapses are sorted by source and by the target's block. On a GPU, they
+    are sorted by source alone if a source has few synapses; the blocks then share their sums. Weights are rounded to
+    integers. A sum of integers does not depend on their order. So a run is the same, bit by bit, for any number of
+    threads and blocks.
 
-    `jax.vmap` maps over networks of one structure, whose leaves are stacked: those with the same populations, *blocks*
-    and *weight_bits*, and as many synapses, the same longest delay and, if some are plastic, the same shortest one.
+    `jax.vmap` maps over networks of one structure, with stacked leaves. Such networks have the same populations,
+    *blocks*, *weight_bits*, number of synapses and longest delay. With plastic projections, whose weights change in a
+    run, they also have the same shortest delay.
 
     Args:
-      populations: a `Population`, or a dictionary of them by name; the network's neurons are numbered in this order.
+      populations: a `Population`, or a dictionary of them by name. Neurons are numbered in the order of populations.
       projections: a list of `Projection`.
-      blocks: the number of blocks into which the neurons are divided, for the device of JAX's default backend; None:
-        chosen.
-      weight_bits: 16 or 32, the bits of a weight. Weights are rounded to multiples of the largest one of their receptor
-        over ``2**(weight_bits - 1) - 1``, or to larger multiples where the sum over all synapses of a neuron would not
-        fit in 32 bits; equal weights are exact. With 32, an entry takes 8 bytes and not 4. None: 16, or 32 if more than
-        1/32 of the weights of a projection, apart from zeros, are below 1/256 of the largest one of their receptor.
+      blocks: the number of blocks into which the neurons are divided. None: chosen for JAX's default backend.
+      weight_bits: the bits of a weight, 16 or 32. The weights of a receptor are rounded to multiples of a unit: their
+        largest weight over ``2**(weight_bits - 1) - 1``, or more where the sum over all synapses of a neuron would not
+        fit in 32 bits. Equal weights are exact. With 32 bits, a synapse takes 8 bytes instead of 4. None: 32 if more
+        than 1/32 of a projection's weights other than 0 are below 1/256 of the receptor's largest; 16 otherwise.
 
     Attributes:
-      scales: the weight of one unit of each receptor, float32 ``(receptors,)``, in the order of their names.
+      scales: the weight of one unit of each receptor, float32 ``(receptors,)``, in sorted order of receptors' names.
 
     Raises:
-      InputError: if a projection or its matrix has another type.
-      KernelTypeError: if a population has another type, or its function is not one of Numba's.
-      ArgumentError: if a value is invalid. Values are checked, and so a network is made outside of ``jax.jit``.
+      InputError: if a projection or its matrix has a wrong type.
+      KernelTypeError: if a population has a wrong type, or its function is not decorated with ``numba.njit``.
+      ArgumentError: if a value is invalid. The checks need concrete values: make networks outside of ``jax.jit``.
       ShapeError: if shapes do not fit the populations.
-      DtypeError: if weights or delays have another dtype.
+      DtypeError: if weights or delays have a dtype that is not supported.
     """
 
     __slots__ = ("arrivals", "entries", "layout", "plastic", "populations", "scales", "starts", "tables")
@@ -86,7 +88,7 @@ class Network(ImmutablePytree):
     tables: Tables
     populations: tuple[tuple[str, Population], ...]
     layout: Layout
-    #: The number, the receptor and the range of targets of each projection with weights.
+    #: For each projection that has synapses: its number, its receptor and the range of its targets.
     arrivals: tuple[tuple[int, str, tuple[int, int]], ...]
     plastic: tuple[Plastic, ...]
 
@@ -114,7 +116,7 @@ class Network(ImmutablePytree):
             receptors,
             depth,
             blocks=number,
-            # A given number is kept: networks of other weights can be stacked.
+            # A given *weight_bits* is kept, so that networks with other weights can be stacked.
             weight_bits=needed_bits(len(receptors), synapses, bits) if weight_bits is None else bits,
             ahead=min(one.survey.shortest_delay for one in synapses if one.matrix.nnz or one.rule) if is_plastic else 1,
             scattered=not is_plastic and _are_scattered(number, edges[-1], total),
@@ -124,7 +126,7 @@ class Network(ImmutablePytree):
         arrivals = tuple(
             (number, receptors[projection.receptor], projection.targets)
             for number, projection in enumerate(synapses)
-            if projection.matrix.nnz  # not of weights: networks of other weights have one structure
+            if projection.matrix.nnz  # even with weights of 0: the structure does not depend on weights
         )
         self._set(
             starts=starts,
@@ -146,11 +148,11 @@ class Network(ImmutablePytree):
         """Return the state of step 0, without spikes on their way.
 
         Args:
-          neurons: the named tuple of the neurons' state: arrays ``(size,)``, or scalars for all; with several
-            populations, a dictionary of them.
+          neurons: the named tuple of the neurons' state: arrays ``(size,)``, or scalars for all neurons. With several
+            populations, a dictionary of such tuples by name.
 
         Raises:
-          ArgumentError: if *neurons* are no named tuple, or no dictionary with all populations.
+          ArgumentError: if *neurons* is not a named tuple, or not a dictionary with all populations.
           ShapeError: if a shape does not fit the population.
           DtypeError: if a field has a dtype that is not supported.
         """
@@ -179,22 +181,24 @@ class Network(ImmutablePytree):
     ) -> tuple[NetworkState, Recording]:
         """Run the network for some steps.
 
-        In a step each neuron gets the weights that arrive, and its function returns its next state and whether it
-        fires. A run of 2000 steps is the same, bit by bit, as two of 1000, the second from the state after the first.
+        In a step, each neuron gets the sums of the weights that arrive. Its function returns the neuron's next state
+        and whether the neuron fires. A run of 2000 steps gives the same results, bit by bit, as two runs of 1000 steps
+        if the second run starts from the state after the first.
 
         Args:
           state: from `initial`, or from an earlier run.
-          parameters: a named tuple of numbers or arrays ``(size,)``; with several populations, a dictionary of them, or
-            one tuple of numbers for all.
-          key: a key of `jax.random`, the same in all runs that continue each other; None: there are no random numbers,
-            and *rng* is None.
+          parameters: a named tuple of numbers or arrays ``(size,)``. With several populations, a dictionary of such
+            tuples by name, or one tuple of numbers for all populations.
+          key: a key of `jax.random`, the same in all runs that continue each other. None: there are no random numbers,
+            and the functions get None for *rng*.
           steps: the number of steps, at least 1; ``state.step + steps`` is below 2**31.
-          inputs: a named tuple whose fields are arrays ``(steps,)`` or ``(steps, size)``, or `Poisson` or `Normal`, for
-            random numbers; with several populations, a dictionary of them.
-          plasticity: the parameters of the rules of plastic projections, a named tuple of numbers or, for a value in
-            each step, arrays ``(steps,)``; or a dictionary of them by the projection's number.
+          inputs: a named tuple. Each field is an array ``(steps,)`` or ``(steps, size)``, or `Poisson` or `Normal` for
+            random numbers. With several populations, a dictionary of such tuples by name.
+          plasticity: the parameters of the plastic projections' rules: a named tuple of numbers or, for values that
+            change from step to step, arrays ``(steps,)``; or a dictionary of such tuples by the projection's number.
           record: what to record.
-          backend: ``"numba"`` on the CPU, ``"numba_cuda"`` on a GPU, or ``"jax"``; None: that of context and defaults.
+          backend: ``"numba"`` on the CPU, ``"numba_cuda"`` on a GPU, or ``"jax"``. None: the backend of the
+            `use_backend` context, or else the default.
 
         Returns:
           The state after the last step, and the `Recording`.
@@ -203,10 +207,10 @@ class Network(ImmutablePytree):
           ArgumentError: if an argument is invalid.
           ShapeError: if a shape does not fit the population.
           DtypeError: if a field has a dtype that is not supported.
-          CompileError: if Numba cannot compile a population's function or a rule's, or if its results are not a state
-            and a bool, or a weight.
-          ValueError: if a rule returns NaN, on the CPU; elsewhere the weight is NaN, and counts as 0.
-          TypeError: if a derivative is asked for; a run has none.
+          CompileError: if Numba cannot compile a population's function or a rule, if the function does not return a
+            state and a bool, or if the rule does not return a weight.
+          ValueError: if a rule returns NaN with the backend ``"numba"``. With others, the weight is NaN and adds 0.
+          TypeError: if JAX is to differentiate a run; a run has no derivative.
         """
         number = as_integer(steps)
         if number is None or number < 1:
@@ -314,12 +318,12 @@ class Network(ImmutablePytree):
 
 
 def _words(parts: Sequence[Part], leading: tuple[int, ...], **values: Sequence[Any]) -> tuple[jax.Array, jax.Array]:
-    """Return the words of all populations side by side, and the shared ones behind each other.
+    """Return two arrays of 32-bit words: those of all neurons side by side, and those that neurons share, in sequence.
 
     Args:
       parts: the populations.
       leading: the dimensions before the words.
-      values: for one or several of a part's `Fields`, by name, the named tuple of each population.
+      values: the named tuples of all populations, by the attribute of `Part` that has their `Fields`.
     """
     columns, shared = [], []
     for number, part in enumerate(parts):
@@ -332,7 +336,10 @@ def _words(parts: Sequence[Part], leading: tuple[int, ...], **values: Sequence[A
 
 
 def _strong(value: Any) -> jax.Array:
-    """Return an array without JAX's weak type: a run returns strong types, and would be compiled again for them."""
+    """Return an array without JAX's weak type.
+
+    A run returns strong types. After a run from weak types, the next run would be compiled again.
+    """
     array = jnp.asarray(value)
     return array.astype(array.dtype)
 
@@ -350,13 +357,13 @@ def _check_blocks(blocks: int | None, size: int, synapses: int) -> int:
 
 
 def _is_key(key: Any) -> bool:
-    """Return True for a key of `jax.random`, of the old kind too."""
+    """Return True for a key of `jax.random`, typed or of the old kind."""
     dtype = getattr(key, "dtype", None)
     return dtype is not None and (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == jnp.uint32)
 
 
 def _are_scattered(blocks: int, size: int, synapses: int) -> bool:
-    """Return whether a GPU's blocks share their sums: otherwise they would look up segments that are empty."""
+    """Return True if the blocks of a GPU are to share their sums: most segments of a source would be empty."""
     few = 0 < synapses < _ENTRIES_OF_A_SHARED_SEGMENT * size * blocks
     return few and blocks > 1 and jax.default_backend() == "gpu"
 
@@ -364,7 +371,7 @@ def _are_scattered(blocks: int, size: int, synapses: int) -> bool:
 def _check_receptors(
     arrivals: Sequence[tuple[int, str, tuple[int, int]]], parts: Sequence[Part], unread: Mapping[int, frozenset[str]]
 ) -> None:
-    """Raise an error for a projection of which no target uses the receptor."""
+    """Raise an error if no target of a projection uses the projection's receptor."""
     for number, receptor, (first, stop) in arrivals:
         reached = [part for part in parts if part.first < stop and first < part.first + part.size]
         if reached and all(receptor in unread[part.first] for part in reached):

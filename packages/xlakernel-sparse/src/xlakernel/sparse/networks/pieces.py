@@ -1,4 +1,4 @@
-"""`run_in_pieces`: long runs with progress on the host, which Ctrl-C ends without loss."""
+"""`run_in_pieces`: long runs that report their progress, and that Ctrl-C ends without loss."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ def run_in_pieces(
     progress: bool | Callable[[NetworkState, Recording], object] = True,
     backend: str | None = None,
 ) -> tuple[NetworkState, Recording]:
-    """Run a network for many steps in pieces, and report progress after each of them.
+    """Run a network for many steps in pieces, and report progress after each piece.
 
     The results are those of one `Network.run` for all steps, bit by bit. Ctrl-C ends the run after the current piece:
-    a warning says how many steps were made, and their state and recording are returned, from which the run can be
-    continued. Ctrl-C again raises KeyboardInterrupt.
+    a warning says how many steps were made, and the state after them and their recording are returned. Another run can
+    continue from this state. A second Ctrl-C raises KeyboardInterrupt.
 
     Args:
       network: the network.
@@ -55,10 +55,10 @@ def run_in_pieces(
       parameters: as for `Network.run`.
       key: a key of `jax.random`, or None, as for `Network.run`.
       steps: the number of steps, at least 1.
-      piece: the number of steps of a piece, at least 1; it is rounded up to a multiple of the intervals of traces.
+      piece: the number of steps of a piece, at least 1; rounded up to a multiple of all traces' *every*.
       inputs: for all steps, as for `Network.run`. NumPy arrays are moved to the device piece by piece.
-      plasticity: for all steps, as for `Network.run`: numbers or arrays ``(steps,)``, of any dtype of a field.
-      record: what to record, with the room for the spikes of all steps.
+      plasticity: for all steps, as for `Network.run`: numbers, or arrays ``(steps,)`` of any supported dtype.
+      record: what to record; its room is for the spikes of all steps.
       progress: True for a line with the steps made, the time of a step and the time left; False for none; or a function
         that is called after each piece with the state and the recording of that piece.
       backend: as for `Network.run`.
@@ -75,7 +75,7 @@ def run_in_pieces(
     """
     length = _check(network, state, (parameters, key, inputs, plasticity), piece, progress)
     record = Record() if record is None else record
-    # A list is no array to JAX, and so is rejected by the checks.
+    # Lists are not converted: JAX does not take them for arrays, and the checks below reject them.
     series = jax.tree.map(
         lambda values: values if isinstance(values, list) else np.asarray(values),
         (inputs, plasticity),
@@ -89,7 +89,7 @@ def run_in_pieces(
             state, *given, steps=count, inputs=inputs, plasticity=plasticity, record=of_piece, backend=backend
         )
 
-    # The checks of a run for all steps; nothing is computed.
+    # JAX traces a run of all steps here, for its checks; nothing is computed.
     jax.eval_shape(
         lambda inputs, plasticity: network.run(
             state, parameters, key, steps=steps, inputs=inputs, plasticity=plasticity, record=record, backend=backend
@@ -113,7 +113,7 @@ def run_in_pieces(
                 total = int(recording.spikes.total)
                 if min(total, left) <= room:
                     break
-                room = min(record.spikes, 2 * total)  # run again, the piece is the same
+                room = min(record.spikes, 2 * total)  # then the piece is run again, with the same results
             found.append(_on_host(recording, min(total, left)))
             state, left = following, left - min(total, left)
             if report:
@@ -149,7 +149,7 @@ def _check(network: Any, state: Any, given: Any, piece: Any, progress: Any) -> i
 
 
 def _slice(series: Any, first: int, stop: int) -> Any:
-    """Return the values of some steps; random inputs and numbers are the same in all."""
+    """Return the values of some steps; random inputs and numbers are returned as they are."""
 
     def of_steps(values: Any) -> Any:
         return values if isinstance(values, Poisson | Normal) or np.ndim(values) == 0 else values[first:stop]
@@ -159,9 +159,9 @@ def _slice(series: Any, first: int, stop: int) -> Any:
 
 @contextmanager
 def _deferred_interrupts() -> Iterator[Sequence[int]]:
-    """Provide the list of interrupts since: the first one is only noted, and the next handled as before.
+    """Provide a list of the interrupts so far. The first is only added to it; later ones are handled as before, too.
 
-    Python handles signals in the main thread; in others the list stays empty.
+    Python handles signals only in the main thread; in other threads the list stays empty.
     """
     seen: list[int] = []
     before = signal.getsignal(signal.SIGINT)
@@ -182,9 +182,9 @@ def _deferred_interrupts() -> Iterator[Sequence[int]]:
 
 
 def _progress_line(first_step: int, steps: int, length: int) -> Callable[[NetworkState, Recording], None]:
-    """Return a function that writes a line over the last one: the steps made, the time of a step, and the time left.
+    """Return a function that overwrites a line with the steps made, the time of a step, and the time left.
 
-    The first piece and a shorter last one are compiled, and do not count for the time of a step.
+    The time of a step excludes the first piece and a shorter last piece, whose times include compilation.
     """
     before, last, written = 0, 0.0, 0.0
     elapsed, counted = 0.0, 0
@@ -212,12 +212,12 @@ def _on_host(recording: Recording, count: int) -> Recording:
     """Return a piece's recording in NumPy arrays, with the first *count* spikes."""
     host: Any = jax.tree.map(np.asarray, recording)
     step, neuron, total = host.spikes
-    # Copies: a view would keep the whole room.
+    # Copied, as a view would keep the array of the whole room.
     return Recording(host.counts, Spikes(step[:count].copy(), neuron[:count].copy(), total), host.trace)
 
 
 def _join(found: Sequence[Recording], room: int) -> Recording:
-    """Return the recording of pieces that follow each other."""
+    """Return the joint recording of consecutive pieces."""
 
     def fill(parts: Sequence[Any]) -> Any:
         spikes = np.full(room, -1, np.int32)

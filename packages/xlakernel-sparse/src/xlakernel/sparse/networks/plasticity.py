@@ -1,4 +1,4 @@
-"""Plastic projections of a network: their tables, their state, and the arrays that a run takes and returns."""
+"""Plastic projections (synapses whose weights change in a run): their tables, their state, and arrays of a run."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from .model.plastic_projections import Places, Plastic, places
 from .model.projections import Synapses
 from .model.rules import compile_rule
 
-#: The weights of projections by their numbers; None for a projection that is not plastic.
+#: The weights of projections, by the number of the projection; None for a projection that is not plastic.
 Weights = tuple[jax.Array | None, ...]
 
 
 class Tables(NamedTuple):
-    """The synapses of all plastic projections, one behind the other.
+    """The synapses of all plastic projections, one projection after the other.
 
     Attributes:
-      starts: for each source and block, its first entry, uint32 ``(sources * blocks + 1,)`` for each projection.
+      starts: for each projection, the first entry of each source and block, uint32 ``(sources * blocks + 1,)``.
       entries: the target's place within its block and the place of the weight, int32 ``(2 * entries,)``.
-      incoming_starts: for each target, its first incoming synapse, int32 ``(targets + 1,)`` for each projection.
-      incoming: the source and the place of the weight, int32 ``(2 * entries,)``; sources count from the first of the
-        projection.
-      numbers: time constants of sources and targets, minimum and maximum, float32 ``(projections, 4)``.
-      weights: the weights of each projection at the beginning, float32.
+      incoming_starts: for each projection, the first incoming synapse of each target, int32 ``(targets + 1,)``.
+      incoming: the source, counted from the projection's first, and the place of the weight, int32 ``(2 * entries,)``.
+      numbers: *tau_pre*, *tau_post*, *minimum* and *maximum* of each rule, float32 ``(projections, 4)``.
+      weights: the initial weights of each projection, float32.
     """
 
     starts: jax.Array
@@ -46,13 +45,14 @@ class Tables(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The spikes on their way and the traces of plastic projections, to be given to the next run.
+    """Spikes on their way to plastic synapses, and traces (decaying sums over earlier spikes), for the next run.
 
     Attributes:
-      fired: whether a neuron fired some steps ago, bool ``(longest delay, n)``; row 0 is the last step.
-      traces: those of sources and targets of each projection, relative to the last common multiple of steps.
-      last: the step of their last spike, or -1.
-      taus: the time constants of sources and targets of each projection, float32 ``(projections, 2)``.
+      fired: whether a neuron fired in the last steps, bool ``(longest delay, n)``; row 0 is the latest step.
+      traces: for each projection, the traces of its sources and then of its targets, float32. They are stored without
+        their decay since the last multiple of a period, see `model.rules`.
+      last: the step of the last spike of each of these sources and targets, or -1, int32.
+      taus: the time constants of the sources' and targets' traces of each projection, float32 ``(projections, 2)``.
     """
 
     fired: jax.Array
@@ -62,7 +62,7 @@ class Past(NamedTuple):
 
 
 def build_tables(layout: Layout, synapses: Sequence[Synapses]) -> tuple[tuple[Plastic, ...], Tables]:
-    """Return the plastic ones of a network's projections, and their tables."""
+    """Return a network's plastic projections, and their tables."""
     segments = sum(one.matrix.shape[0] * layout.blocks + 1 for one in synapses if one.rule is not None)
     if segments >= 2**31:
         raise ArgumentError(
@@ -92,7 +92,7 @@ def build_tables(layout: Layout, synapses: Sequence[Synapses]) -> tuple[tuple[Pl
 
 
 def _order(layout: Layout, one: Synapses, offset: int) -> tuple[jax.Array, ...]:
-    """Return starts and entries by source and block, and by target; places of weights are counted from *offset*."""
+    """Return the first four `Tables` of a projection; its entries and weights are numbered from *offset*."""
     matrix = one.matrix
     place = jnp.arange(matrix.nnz, dtype=jnp.int32) + offset
     outs = (
@@ -114,7 +114,7 @@ def _order(layout: Layout, one: Synapses, offset: int) -> tuple[jax.Array, ...]:
 
 
 def depth_of(plastic: Sequence[Plastic]) -> int:
-    """Return the longest delay."""
+    """Return the longest delay of plastic projections, or 0 without any."""
     return max((one.delay for one in plastic), default=0)
 
 
@@ -174,12 +174,12 @@ def check_parameters(plastic: Sequence[Plastic], given: Any, steps: int) -> tupl
 
     Args:
       plastic: the projections.
-      given: a named tuple of numbers or arrays ``(steps,)`` for all rules, or a dictionary by number of projection.
+      given: a named tuple of numbers or arrays ``(steps,)`` for all rules, or a dictionary of them by projection.
       steps: the number of steps.
 
     Raises:
       ArgumentError, ShapeError, DtypeError: if parameters are invalid.
-      CompileError: if Numba cannot compile a rule for them, or if it returns no real number.
+      CompileError: if Numba cannot compile a rule for its parameters, or if a rule returns no real number.
     """
     numbers = [one.number for one in plastic]
     if not plastic and given is not None:
@@ -214,7 +214,7 @@ def run_inputs(
         nothing = jnp.zeros((0, 0), bool), jnp.zeros(0, jnp.float32), jnp.zeros(0, jnp.int32)
         past = Past(*nothing, tables.numbers[:, :2])
     state = jnp.concatenate([jnp.zeros(0, jnp.float32), *(weights[one.number] for one in plastic)])
-    # Traces of other time constants would be read with wrong factors.
+    # Traces of other time constants become NaN: they would be read with wrong factors.
     traces = jnp.where(jnp.all(past.taus == tables.numbers[:, :2]), past.traces, jnp.nan)
     return (
         jnp.asarray(table), *tables[:5], words, shared, state, traces, past.last, past.fired.astype(jnp.int32),
@@ -224,7 +224,7 @@ def run_inputs(
 def run_results(
     plastic: Sequence[Plastic], tables: Tables, arrays: Sequence[jax.Array]
 ) -> tuple[Weights | None, Past | None]:
-    """Return the weights and the past after a run from the last results of its kernel."""
+    """Return the weights and the past after a run; *arrays* are the last results of its kernel."""
     if not plastic:
         return None, None
     state, traces, last, fired = arrays
@@ -233,6 +233,6 @@ def run_results(
 
 
 def _by_projection(plastic: Sequence[Plastic], weights: Sequence[jax.Array]) -> Weights:
-    """Return the weights at the places of their projections."""
+    """Return the weights as a tuple that is indexed by the number of the projection."""
     own = dict(zip((one.number for one in plastic), weights, strict=True))
     return tuple(own.get(number) for number in range(plastic[-1].number + 1))

@@ -1,4 +1,4 @@
-"""The random numbers of `xlakernel.sparse.networks` in plain JAX, for references of neurons' functions."""
+"""The random numbers of `xlakernel.sparse.networks` in plain JAX, for the *reference* of a `Population`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .random.streams import (
 
 
 def draw(fields: Fields, noise: Fields, values: Any, rng: Any) -> list[jax.Array]:
-    """Return the random inputs; *values* are their parameters, the fields *noise*."""
+    """Return the random inputs; *values* is the named tuple of their parameters, with the fields *noise*."""
     found: list[jax.Array] = []
     for field in fields.fields:
         own = [getattr(values, parameter.name) for parameter in parameters_of(field.name, noise)]
@@ -58,7 +58,7 @@ def philox(key0: Any, key1: Any, a: Any, b: Any, c: Any, d: Any) -> tuple[jax.Ar
 
 
 def _words(rng: Any, draw: Any, kind: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """Return the place of each neuron among the four that share four words, and these."""
+    """Return the place of each neuron among the four neurons that share four words, and these words."""
     key0, key1, neuron, step = (jnp.asarray(value).astype(jnp.uint32) for value in rng)
     draw, kind = jnp.uint32(draw), jnp.uint32(kind)
     return neuron & 3, philox(key0, key1, neuron >> 2, step, draw, kind)
@@ -115,7 +115,7 @@ def _inverse(word: jax.Array, mean: jax.Array) -> jax.Array:
     for coefficient in POWERS[-2::-1]:
         power = jnp.uint32(coefficient) - _product(fraction, power)[0]
     power, whole = jnp.uint32(0xFFFFFFFF) - _product(fraction, power)[0], high >> 29
-    # Rounded; the sum with a half would not fit in 32 bits.
+    # Rounded by the last bit that is shifted out: adding a half before the shift could overflow 32 bits.
     probability = (power >> whole) + jnp.where(whole > 0, power >> jnp.maximum(whole, 1) - 1 & 1, 0)
     reciprocals = jnp.asarray(RECIPROCALS, jnp.uint32)
 

@@ -17,16 +17,16 @@ from .model.plastic_projections import Plastic
 from .model.populations import Part
 from .model.recording import Plan
 
-#: Inputs and results: those of the kernel in `kernels.numba.simulation`. Static keywords: ``parts``, ``plastic``,
-#: ``layout``, ``every``, ``is_random``. A batch of runs is computed by `run_together`, as many at once as fit on a GPU.
+#: Inputs and results are those of the kernel in `kernels.numba.simulation`. Static keywords: ``parts``, ``plastic``,
+#: ``layout``, ``every``, ``is_random``. `run_together` computes a batch, as many runs at once as fit on a GPU.
 run_network = XLACustomKernel("network_run", "The operator behind `xlakernel.sparse.networks.Network.run`.")
-#: The same operator for batches that a GPU has room for: all of their blocks wait for each other.
+#: The same operator for a batch that fits on a GPU: its blocks wait for each other, so all must be resident.
 run_together = XLACustomKernel("network_run_together", "The operator behind `Network.run` under `jax.vmap`.")
 for _op in (run_network, run_together):
     _op.def_tags("sparse", "network")
 run_together.def_default_of(run_network)
 
-#: The multiprocessors of an H100, for machines without a GPU.
+#: The number of multiprocessors of an H100, used on machines without a GPU.
 _USUAL_MULTIPROCESSORS = 132
 
 
@@ -45,21 +45,22 @@ def simulate(
     steps: int,
     backend: str | None,
 ) -> Sequence[jax.Array]:
-    """Return the results of the kernel: pending sums, words of the state, counts, spikes with their number, and traces.
+    """Return the results of the kernel of a run.
 
-    Behind them are weights, traces, last spikes and spikes on their way of plastic projections.
+    They are pending sums, words of the state, counts, steps, neurons and number of spikes, and recorded states. Those
+    of plastic projections follow: weights, traces of spikes, steps of last spikes, and spikes on their way.
 
     Args:
       entries: starts, entries and scales of a network.
       state: pending sums, the words of the neurons' state, and the number of the first step.
       parameters: words, and shared words.
-      inputs: likewise, for each step.
+      inputs: words, and shared words, for each step.
       plastic_arrays: the arrays of plastic projections, those of `run_inputs`.
-      key: of `jax.random`, or None.
+      key: a key of `jax.random`, or None.
       parts: the populations.
       plastic: the plastic projections.
       layout: that of the network.
-      plan: the record.
+      plan: the checked `Record`.
       steps: the number of steps.
       backend: the requested backend.
     """
@@ -127,7 +128,7 @@ def _numba_cuda(outs: Sequence[Any], **static: Any) -> Any:
 
 
 def multiprocessors() -> int:
-    """Return the number of multiprocessors of JAX's default device: the blocks that it has room for at once."""
+    """Return the number of blocks that JAX's default device runs at once, its multiprocessors."""
     is_gpu = jax.default_backend() == "gpu"
     return getattr(jax.devices()[0], "core_count", _USUAL_MULTIPROCESSORS) if is_gpu else _USUAL_MULTIPROCESSORS
 
@@ -151,7 +152,7 @@ def _run_batch(ins: Sequence[Any], axes: Sequence[int | None], *, outs: Any, dis
         found = _map_some(run, own, is_batched)
         return found, tuple(True for _ in found)
 
-    if not isinstance(size, int):  # a symbol, which is allowed on the CPU alone: networks run one after the other there
+    if not isinstance(size, int):  # a symbolic size, only on the CPU: networks run one after the other there
         return run(*arrays), [0] * len(outs)
     together = max(1, min(size, multiprocessors() // static["layout"].blocks))
     rounds, rest = divmod(size, together)

@@ -17,10 +17,10 @@ from .plasticity import Past, Weights
 
 #: The largest number of a step.
 _LAST_STEP = 2**31 - 1
-#: Pending sums of another network, converted to the units of this one, are rounded by at most this part of the largest
-#: one of a receptor.
+#: Pending sums of another network are converted to the units of this network. The rounding error is at most the
+#: receptor's largest sum divided by this number.
 _ACCURACY = 256
-#: The sums of a state have fewer units. A network may then add its own, which have fewer than `MOST_UNITS`.
+#: The sums of a state are below this number of units. A network can then add its own, which are below `MOST_UNITS`.
 _MOST_PENDING = 3 * MOST_UNITS
 
 
@@ -29,18 +29,18 @@ class NetworkState(NamedTuple):
 
     Attributes:
       neurons: the named tuple of the neurons' state, arrays ``(size,)``; with several populations, a dictionary.
-      pending: sums that arrive in the next steps, in units of *scales*, int32 ``(longest delay * receptors, n)``, those
-        of all receptors, in the order of their names, for each step.
-      scales: the weight of one unit of each receptor, a dictionary of float32. A run with other weights converts the
-        sums, within 1/256 of the largest one of a receptor. If its units cannot represent them, or if those of several
-        networks need more than int32, it raises an `ArgumentError`; in a traced call, the unit and all arrivals of
-        the receptor are NaN.
-      step: the number of the next step, int32. A run beyond step 2147483647 is an error; in a traced call, its
-        later steps wrap to negative numbers, and their spikes and traces may be lost.
-      weights: those of the projections up to the last plastic one, a tuple of float32 ``(nnz,)`` in the order of the
-        matrix's entries, ``matrix.with_data(state.weights[0])``, or None for a projection that is not plastic; None if
-        no projection is plastic.
-      past: the spikes on their way to plastic synapses, and the traces of these; None if no projection is plastic.
+      pending: the sums of weights that arrive in the next steps, in units of *scales*, int32 ``(longest delay *
+        receptors, n)``. Each step has a row for each receptor, in sorted order of the receptors' names.
+      scales: the weight of one unit of each receptor, a dictionary of float32. A run of a network with other weights
+        converts the sums to its units, within 1/256 of the receptor's largest sum. An `ArgumentError` is raised if
+        these units cannot represent the sums, or if the sums of several networks do not fit in int32. In a traced
+        call, the unit and all arrivals of the receptor are NaN instead.
+      step: the number of the next step, int32. A run beyond step 2147483647 is an error. In a traced call, the numbers
+        of such steps wrap to negative ones, and the steps' spikes and traces may be lost.
+      weights: a tuple with an item for each projection up to the last plastic one: its weights, float32 ``(nnz,)``, in
+        the order of the matrix's entries (``matrix.with_data(state.weights[0])``), or None if it is not plastic. None
+        in place of the tuple if no projection is plastic.
+      past: the spikes on their way to plastic synapses, and the traces of plastic projections; None without any.
     """
 
     neurons: Any
@@ -55,7 +55,7 @@ def check_network_state(state: NetworkState, layout: Layout, steps: int) -> None
     """Raise an error unless a network with this layout can run for some steps from *state*.
 
     Raises:
-      ArgumentError: if the receptors are others, or if there are too many steps and the state is not traced.
+      ArgumentError: if the state has other receptors, or if there are too many steps and the state is not traced.
       ShapeError: if an array has another shape.
       DtypeError: if an array has another dtype.
     """
@@ -86,10 +86,10 @@ def check_network_state(state: NetworkState, layout: Layout, steps: int) -> None
 def convert_pending(state: NetworkState, new: jax.Array, layout: Layout) -> tuple[jax.Array, jax.Array]:
     """Return the pending sums in the units *new* of a network with this layout, and the units.
 
-    The unit of a receptor is NaN if it cannot represent the receptor's sums, or if they are too large.
+    The unit of a receptor is NaN if it cannot represent the receptor's sums, or if the sums are too large.
 
     Raises:
-      ArgumentError: if that is so of any receptor, and neither is traced.
+      ArgumentError: if one of both holds for a receptor, and neither the state nor *new* is traced.
     """
     receptors, depth = layout.receptors, layout.depth
     if not receptors:
@@ -123,7 +123,7 @@ def convert_pending(state: NetworkState, new: jax.Array, layout: Layout) -> tupl
 
 @partial(jax.jit, static_argnums=1)
 def _is_within(pending: jax.Array, receptors: int) -> jax.Array:
-    """Return whether a network's own sums can be added to those of each receptor within int32."""
+    """Return for each receptor whether a network's own sums can be added to the pending sums within int32."""
     sums = pending.reshape(-1, receptors, pending.shape[-1])
     return jnp.all((sums > -_MOST_PENDING) & (sums < _MOST_PENDING), (0, 2))
 

@@ -1,11 +1,13 @@
 """The operators: their arguments, shapes, derivatives and batching rules. Kernels are in `kernels`.
 
 The operators take the arrays of a matrix in compressed rows (CSR). Row ``i`` has the entries ``indptr[i]`` to
-``indptr[i + 1] - 1``; entry ``k`` is ``data[k]`` in column ``indices[k]``, or ``data[0]`` where *data* has length 1:
-all entries are then equal. Entries from ``indptr[-1]`` on are padding and belong to no row. Duplicates add up.
+``indptr[i + 1] - 1``. Entry ``k`` is in column ``indices[k]`` and has the weight ``data[k]``; if *data* has length 1,
+all entries have the weight ``data[0]``. Entries from ``indptr[-1]`` on are padding: they belong to no row. Entries at
+the same place (duplicates) add up.
 
-A generator is called with ``outs``, whose dtype T is that of the sums, and with static keywords. It returns a function,
-which takes *data* of the dtype T, or in half precision where T is float32, and an operand prepared by `operand`:
+The generators of the kernels are called with ``outs``, the structs of the results, and with the static keywords below.
+They return the functions below. Products are summed in the dtype T of ``outs``: *data* has the dtype T, or half
+precision if T is float32, and `Operand.kernel_input` has prepared *x*.
 
 ====================== =====================================================================================
 ``product``             ``operand, shape, transpose, homogeneous``: ``f(data, indices, indptr, x)``

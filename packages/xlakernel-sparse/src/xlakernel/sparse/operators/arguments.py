@@ -1,4 +1,4 @@
-"""Checks of the operators' arguments: ranks, lengths and dtypes, which are known while tracing."""
+"""Checks of the operators' arguments: of ranks, lengths and dtypes, which JAX knows while tracing."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
     """Return *value* as a JAX array.
 
     Raises:
-      InputError: if it cannot be converted.
+      InputError: if *value* cannot be converted.
     """
-    if isinstance(value, jax.Array):  # known values stay known inside of jit
+    if isinstance(value, jax.Array):  # without a conversion, which jit would trace
         return value
     is_native = not isinstance(value, np.ndarray) or value.dtype.isnative
     try:
-        if not is_native:  # jax before 0.8 converts it
+        if not is_native:  # jax before 0.8 would accept the array
             raise TypeError
         if isinstance(value, np.ndarray) and value.dtype == bool:
-            # The bytes of a mask, as of np.frombuffer, may be other than 0 and 1.
+            # A mask, for example from np.frombuffer, may have bytes other than 0 and 1.
             return jnp.asarray(value.view(np.uint8) != 0)
         # `asarray` of jax before 0.8 may alias NumPy's memory: indices could change after they were checked.
         return jnp.array(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
@@ -79,7 +79,7 @@ def check_size(caller: str, size: Any) -> int:
     """Return the number of an array's elements as a Python integer.
 
     Raises:
-      ShapeError: if it is not an integer, or negative.
+      ShapeError: if *size* is negative or is not an integer.
     """
     number = as_integer(size)
     if number is None or number < 0:
@@ -104,7 +104,7 @@ def _hint_of_wider() -> str:
 
 
 def check_room(caller: str, what: str, dtype: Any, most: Any) -> None:
-    """Raise `DtypeError` unless integers of *dtype* can hold 0 to *most*; JAX would wrap them."""
+    """Raise `DtypeError` unless integers of *dtype* can hold 0 to *most*; JAX would wrap larger numbers."""
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if not fits(most, dtype):
         raise DtypeError(
@@ -114,11 +114,12 @@ def check_room(caller: str, what: str, dtype: Any, most: Any) -> None:
 
 
 def index_array(caller: str, what: str, value: Any) -> jax.Array:
-    """Return *value* as a 1-D array of int32 or int64; known values stay known inside of jit.
+    """Return *value* as a 1-D array of int32 or int64; jit does not trace a conversion of known values.
 
     Raises:
-      ShapeError: if it has another rank.
-      DtypeError: if it is of another dtype, or holds numbers that need int64 while JAX's 64-bit types are off.
+      ShapeError: if *value* does not have one dimension.
+      DtypeError: if *value* has other elements than integers, or integers outside the range of int64, or of int32 while
+        JAX's 64-bit types are off.
     """
     if isinstance(value, jax.Array) and value.ndim == 1 and value.dtype.name in ("int32", "int64"):
         return value  # the common case, in which each check costs time
@@ -126,7 +127,7 @@ def index_array(caller: str, what: str, value: Any) -> jax.Array:
     if isinstance(value, (list, tuple, range)):
         value = _known_numbers(value)
     if is_known(value) and _has_integers(value):
-        value = _without_wrapping(caller, what, np.asarray(value), widest)  # by NumPy, which does not trace
+        value = _without_wrapping(caller, what, np.asarray(value), widest)  # NumPy does not trace
     context: AbstractContextManager[Any] = jax.ensure_compile_time_eval() if is_known(value) else nullcontext()
     with context:
         array = as_array(caller, what, value)
@@ -143,7 +144,7 @@ def _has_integers(array: Any) -> bool:
 
 
 def _index_dtype(dtype: Any, widest: Any) -> Any:
-    """Return int32 or int64, to which indices of another integer dtype are converted."""
+    """Return the dtype, int32 or int64, that indices of the integer dtype *dtype* are converted to."""
     return np.dtype("int32") if dtype.itemsize < 4 else dtype if dtype in ("int32", "int64") else widest
 
 
@@ -151,7 +152,7 @@ def _without_wrapping(caller: str, what: str, known: np.ndarray, widest: Any) ->
     """Return known integers as int32 or int64.
 
     Raises:
-      DtypeError: if JAX would wrap one of them.
+      DtypeError: if JAX would wrap one of the integers.
     """
     if np.can_cast(known.dtype, widest):
         return known.astype(_index_dtype(known.dtype, widest), copy=False)
@@ -166,7 +167,7 @@ def _without_wrapping(caller: str, what: str, known: np.ndarray, widest: Any) ->
 
 
 def _known_numbers(numbers: Sequence[Any]) -> Any:
-    """Return *numbers* as a NumPy array; unchanged if some are traced or are not numbers."""
+    """Return *numbers* as a NumPy array, or unchanged if some elements are traced or are not numbers."""
     if not numbers:
         return np.zeros(0, np.int32)  # NumPy's default would be float64
     try:
@@ -180,7 +181,7 @@ def check_compressed(caller: str, data: Any, indices: Any, indptr: Any, shape: A
     """Return the checked arrays of a matrix in compressed rows, and its shape.
 
     Raises:
-      ShapeError, DtypeError: if their lengths, ranks or dtypes do not fit each other, or the shape.
+      ShapeError, DtypeError: if the arrays' lengths, ranks or dtypes do not fit each other or *shape*.
     """
     shape = check_shape(caller, shape)
     indices, indptr = check_structure(caller, indices, indptr, shape)
@@ -188,14 +189,14 @@ def check_compressed(caller: str, data: Any, indices: Any, indptr: Any, shape: A
 
 
 def check_structure(caller: str, indices: Any, indptr: Any, shape: tuple[int, int], *, lines: str = "rows") -> Any:
-    """Return the checked index arrays of a matrix compressed by *lines*, the first extent of *shape*."""
+    """Return the checked index arrays of a matrix with ``shape[0]`` compressed *lines*, "rows" or "columns"."""
     indices, indptr = index_array(caller, "indices", indices), index_array(caller, "indptr", indptr)
     if indptr.shape[0] != shape[0] + 1:
         raise ShapeError(
             f"{caller}: indptr has {indptr.shape[0]} elements; a matrix with {shape[0]} {lines} has {shape[0] + 1}, "
             "one more."
         )
-    # Padding has the row and column after the last, and a conversion may put rows or columns into either array.
+    # Padding has the row and the column after the last ones, and conversions may store rows or columns in either array.
     for array in (indices, indptr):
         check_room(caller, "rows and columns", array.dtype, max(shape))
     check_room(caller, "numbers of entries", indptr.dtype, indices.shape[0])
@@ -203,7 +204,7 @@ def check_structure(caller: str, indices: Any, indptr: Any, shape: tuple[int, in
 
 
 def check_data(caller: str, data: Any, entries: int) -> jax.Array:
-    """Return the checked weights of a matrix with this many entries: as many, or one for all."""
+    """Return the checked weights of a matrix: one for each of its *entries*, or one for all."""
     array = as_array(caller, "data", data)
     if array.ndim != 1 or array.shape[0] not in (1, entries):
         raise ShapeError(
@@ -214,10 +215,10 @@ def check_data(caller: str, data: Any, entries: int) -> jax.Array:
 
 
 def strong(caller: str, what: str, array: jax.Array) -> jax.Array:
-    """Return weights of a supported dtype, without JAX's weak type, which would adopt the dtype of the operand.
+    """Return the weights *array* without JAX's weak type; weakly typed weights would adopt the dtype of the operand.
 
     Raises:
-      DtypeError: if the dtype is not supported.
+      DtypeError: if the dtype of *array* is not supported.
     """
     check_dtype(caller, what, array.dtype)
     return array.astype(array.dtype)
@@ -229,8 +230,8 @@ def check_operand(
     """Return *x* as an array with one of the *ranks* and *length* elements along its first axis.
 
     Raises:
-      ShapeError: if it has another rank or length.
-      DtypeError: if a matrix cannot be multiplied by its dtype.
+      ShapeError: if *x* has another rank or length.
+      DtypeError: if operands of this kind cannot have the dtype of *x*.
     """
     what = "x" if operand is DENSE else "events"
     array = as_array(caller, what, x)

@@ -12,7 +12,7 @@ from xlakernel.core.backend import missing_package
 
 from .operand import Operand
 
-#: (backend, platform, package in `kernels`, extra that it needs or None), in the order of preference.
+#: (backend, platform, package in `kernels`, extra to install or None), in the order of preference.
 _BACKENDS = (
     ("numba", "cpu", "numba", None),
     ("warp", "cpu", "warp", "warp"),
@@ -30,13 +30,13 @@ def register(
     """Register the kernels of *op*.
 
     The default of a platform is the first backend with an installed package. The others are registered too: if their
-    package is missing, a call raises an error that names it.
+    package is missing, a call raises an error that names the package.
 
     Args:
       op: the operator.
       generator: the name of the generator in each backend's package of kernels.
-      operand: the kind of the operator's last input; the generator gets its name.
-      without: backends that have no such kernel.
+      operand: the kind of the operator's last input, or None; the name of the kind is passed to the generator.
+      without: backends that have no kernel for *op*.
     """
     offered = [entry for entry in _BACKENDS if entry[0] not in without]
     for backend, platform, room, extra in sorted(offered, key=lambda entry: not _is_installed(entry[3])):
@@ -55,7 +55,7 @@ def _lazy(
             raise missing_package(f"{owner}: this kernel", extra)
         kernels = importlib.import_module(f"xlakernel.sparse.kernels.{room}")
         make: Callable[..., Callable[..., Any]] = getattr(kernels, name)
-        if room == "warp":  # the same kernels run on both platforms, differently spread over threads
+        if room == "warp":  # the number of threads for a row depends on the platform
             static["platform"] = platform
         if operand is None:
             return make(outs, **static)

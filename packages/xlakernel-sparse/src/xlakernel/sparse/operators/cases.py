@@ -10,7 +10,7 @@ from xlakernel.core import BenchmarkCase
 
 from .operand import DENSE, Operand
 
-#: Rows and columns, and entries in a row.
+#: (number of rows and of columns, number of entries in a row)
 SIZES = ((1_000, 50), (10_000, 100), (40_000, 200))
 #: Columns of the dense factor in products of two matrices.
 COLUMNS = 16
@@ -19,7 +19,7 @@ RATE = 0.01
 
 
 def product_cases(operand: Operand, columns: tuple[int, ...], *, platform: str) -> Iterator[BenchmarkCase]:
-    """Yield products with an operand of this kind, a vector if *columns* is empty."""
+    """Yield products with an operand of the kind *operand*; the operand is a vector if *columns* is empty."""
     for n, entries in SIZES:
         rng = np.random.default_rng(0)
         indices = np.sort(rng.integers(0, n, (n, entries), np.int32), axis=1).ravel()

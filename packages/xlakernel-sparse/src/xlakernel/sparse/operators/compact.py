@@ -1,4 +1,4 @@
-"""The sum of active rows of a matrix, given by their indices."""
+"""The sum of the active rows of a matrix: the rows whose indices are listed."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def sum_rows(
 ) -> jax.Array:
     """Add up the active rows of a matrix in compressed rows, ``y = sum_k A[active[k], :]`` for ``k < count``.
 
-    The arrays are those of a checked matrix and of a `CompactArray`. Other rows add nothing to the sum, nor to its
-    derivatives with respect to *data*, even where a weight, tangent or cotangent is infinite or NaN.
+    The arrays are those of a checked matrix and of a `CompactArray`. Rows that are not active add nothing, neither to
+    the sum nor to its derivatives with respect to *data*, even where a weight, tangent or cotangent is infinite or NaN.
     """
     dtype = accumulator(data.dtype)
     y: jax.Array

@@ -18,7 +18,7 @@ from .entries import in_order
 
 _Struct = jax.ShapeDtypeStruct
 
-#: Inputs: ``indices, indptr``. Results: those of the transpose, and the permutation. Static keyword: ``shape``.
+#: Inputs: ``indices, indptr``. Results: both of the transpose, and the permutation. Static keyword: ``shape``.
 structure_transpose = XLACustomKernel("csr_transpose", "The operator behind `xlakernel.sparse.csr_transpose`.")
 #: The same with ``data`` as the first input and result, and without the permutation.
 matrix_transpose = XLACustomKernel("csr_to_csc", "The operator behind `xlakernel.sparse.csr_to_csc`.")
@@ -36,12 +36,12 @@ def csr_transpose(
       indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row.
       indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       shape: the matrix's shape, (rows, columns).
-      backend: the backend; None: chosen by context and defaults.
+      backend: the backend; None: that of the `use_backend` context, or else the default.
 
     Returns:
-      ``indices``, the rows of the entries by columns, ``(nnz,)``, ascending within each column; ``indptr``, the first
-      entry of each column, ``(columns + 1,)``; and the permutation, ``(nnz,)``: entry ``k`` by columns is entry
-      ``permutation[k]`` by rows. Padding follows the entries.
+      Three arrays of the entries in the order of the columns: ``indices``, their rows, ``(nnz,)``, ascending within
+      each column; ``indptr``, the first entry of each column, ``(columns + 1,)``; and ``permutation``, ``(nnz,)``, the
+      position of each entry in the order of the rows. Padding follows the entries.
 
     Raises:
       ShapeError: if *indptr* does not fit *shape*.
@@ -67,14 +67,14 @@ def csr_to_csc(
     """Convert a matrix from compressed rows to compressed columns.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; any dtype.
+      data: weights, ``(nnz,)``, or ``(1,)`` if all are equal; any dtype.
       indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row.
       indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       shape: the matrix's shape, (rows, columns).
-      backend: the backend; None: chosen by context and defaults.
+      backend: the backend; None: that of the `use_backend` context, or else the default.
 
     Returns:
-      ``data, indices, indptr`` of the same matrix by columns, with rows ascending within each.
+      ``data, indices, indptr`` of the same matrix in compressed columns; rows ascend within each column.
 
     Raises:
       ShapeError: if lengths do not fit.
@@ -90,7 +90,7 @@ def csr_to_csc(
       [2. 3. 1.] [1 1 0] [0 1 2 3]
     """
     data, indices, indptr, shape = check_compressed("csr_to_csc", data, indices, indptr, shape)
-    if data.shape != indices.shape:  # equal weights need not be moved
+    if data.shape != indices.shape:  # one weight for all entries need not be moved
         return data, *csr_transpose(indices, indptr, shape=shape, backend=backend)[:2]
     structs = _structs(indices, indptr, shape)[:2]
     outs = [_Struct(data.shape, data.dtype), *structs]
@@ -108,24 +108,24 @@ def _structs(indices: Any, indptr: Any, shape: tuple[int, int]) -> list[Any]:
 def compress(
     data: jax.Array, line: jax.Array, place: jax.Array, shape: tuple[int, int], *, in_range: bool = False
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Convert entries in coordinates to compressed lines; entries of one line keep their order.
+    """Convert entries in coordinates to compressed lines (rows or columns); entries of a line keep their order.
 
     Args:
       data: the weights, ``(nnz,)``, or ``(1,)``.
       line: the line of each entry, ``(nnz,)``; out of range for padding.
       place: the place of each entry within its line, ``(nnz,)``; out of range for padding.
       shape: the number of lines, and of places in a line.
-      in_range: True if all lines are known to be between 0 and the number of lines, which is the line of padding.
+      in_range: True if *line* is known to be at least 0, and at most the number of lines, the line of padding.
 
     Returns:
-      The weights, ``indices`` and ``indptr``, with padding behind the entries.
+      The weights, ``indices`` and ``indptr``, with padding after the entries.
     """
     lines, places = shape
     entries = line.shape[0]
     if not in_range:
         line = _brought_into_range(line, lines)  # kernels count without bounds checks
-    # Entries are sorted by lines by the transposition of a matrix with one row, whose columns are the lines. One more
-    # line, after these, contains the padding.
+    # The transposition of a matrix with one row, whose columns are the lines, sorts the entries by line. An additional
+    # column after the lines contains the padding.
     check_room("the sorting of entries", "numbers of entries", "int64", entries)
     one_row = jnp.array([0, entries], line.dtype if fits(entries, line.dtype) else jnp.int64)
     _, indptr, permutation = csr_transpose(line, one_row, shape=(1, lines + 1))
@@ -143,7 +143,7 @@ def _brought_into_range(line: jax.Array, lines: int) -> jax.Array:
 def _sorted_structure(
     place: jax.Array, indptr: jax.Array, permutation: jax.Array, places: int
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the index arrays of a compressed matrix; the last line of *indptr* is that of padding."""
+    """Return the index arrays of a compressed matrix; *indptr* is given with a last line, the line of padding."""
     place = place[permutation]
     return jnp.where(place < places, place, 0), indptr[:-1]
 

@@ -16,16 +16,16 @@ def csrmv(
     """Multiply a matrix in compressed rows by a vector, ``y[i] = sum_j A[i, j] x[j]``.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
+      data: weights, ``(nnz,)``, or ``(1,)`` if all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64, in any order within a row; duplicates add up.
-        They are not checked, unlike those of `CSR`: an index out of range may access other memory and end the process;
-        on the CPU `xlakernel.core.debug_mode` finds it.
+        Unlike the indices of a `CSR`, they are not checked: an index out of range may access other memory and end the
+        process. On the CPU, `xlakernel.core.debug_mode` finds such an index.
       indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
-      x: the vector, of the dtypes that *data* may have, ``(columns,)``, or ``(rows,)`` for the transpose.
+      x: the vector, ``(columns,)``, or ``(rows,)`` for the transpose; bool, integers, real or complex numbers.
       shape: the matrix's shape, (rows, columns).
       transpose: if True, multiply by the transposed matrix.
-      backend: ``"numba"``, ``"warp"`` or ``"jax"`` on the CPU, ``"numba_cuda"``, ``"warp"`` or ``"jax"`` on a GPU;
-        None: chosen by context and defaults.
+      backend: ``"numba"``, ``"warp"`` or ``"jax"`` on the CPU; ``"numba_cuda"``, ``"warp"`` or ``"jax"`` on a GPU.
+        None: the backend of the `use_backend` context, or else the default.
 
     Returns:
       The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the promoted dtype of *data* and *x*.
@@ -54,13 +54,13 @@ def csrmm(
     """Multiply a matrix in compressed rows by a matrix, ``Y[i, c] = sum_j A[i, j] X[j, c]``.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
+      data: weights, ``(nnz,)``, or ``(1,)`` if all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
       indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
-      x: the matrix, of the dtypes that *data* may have, ``(columns, k)``, or ``(rows, k)`` for the transpose.
+      x: the matrix, ``(columns, k)``, or ``(rows, k)`` for the transpose; bool, integers, real or complex numbers.
       shape: the sparse matrix's shape, (rows, columns).
       transpose: if True, multiply by the transposed matrix.
-      backend: the backend; None: chosen by context and defaults.
+      backend: the backend; None: that of the `use_backend` context, or else the default.
 
     Returns:
       The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the promoted dtype of *data* and *x*.
@@ -93,18 +93,18 @@ def binary_csrmv(
     transpose: bool = False,
     backend: str | None = None,
 ) -> jax.Array:
-    """Add up the columns of a matrix in compressed rows where there are events, ``y[i] = sum_j A[i, j]``.
+    """Multiply a matrix in compressed rows by a vector of events, ``y[i] = sum_j A[i, j]`` over active ``j``.
 
-    Elements that are not zero are events, and count as 1; see `BinaryArray`, also for the derivatives.
+    Elements of *events* that are not zero are active and count as 1; `BinaryArray` describes the derivatives.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
+      data: weights, ``(nnz,)``, or ``(1,)`` if all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
       indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       events: bool, integers or real numbers, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).
       transpose: if True, multiply by the transposed matrix.
-      backend: the backend; None: chosen by context and defaults.
+      backend: the backend; None: that of the `use_backend` context, or else the default.
 
     Returns:
       The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the dtype of *data*.
@@ -138,16 +138,16 @@ def binary_csrmm(
 ) -> jax.Array:
     """Multiply a matrix in compressed rows by several event arrays at once, the columns of *events*.
 
-    Elements that are not zero are events, and count as 1; see `BinaryArray`, also for the derivatives.
+    Elements of *events* that are not zero are active and count as 1; `BinaryArray` describes the derivatives.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
+      data: weights, ``(nnz,)``, or ``(1,)`` if all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
       indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       events: bool, integers or real numbers, ``(columns, k)``, or ``(rows, k)`` for the transpose.
       shape: the sparse matrix's shape, (rows, columns).
       transpose: if True, multiply by the transposed matrix.
-      backend: the backend; None: chosen by context and defaults.
+      backend: the backend; None: that of the `use_backend` context, or else the default.
 
     Returns:
       The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the dtype of *data*.
@@ -182,16 +182,16 @@ def weighted_csrmv(
 ) -> jax.Array:
     """Multiply a matrix in compressed rows by a vector of graded events, ``y[i] = sum_j A[i, j] x[j]``.
 
-    Zeros are skipped; see `WeightedArray`, also for the derivatives.
+    Zeros of *events* are skipped; `WeightedArray` describes the derivatives.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
+      data: weights, ``(nnz,)``, or ``(1,)`` if all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
       indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
-      events: the values, of the dtypes that *data* may have, ``(columns,)``, or ``(rows,)`` for the transpose.
+      events: bool, integers, real or complex numbers, ``(columns,)``, or ``(rows,)`` for the transpose.
       shape: the matrix's shape, (rows, columns).
       transpose: if True, multiply by the transposed matrix.
-      backend: the backend; None: chosen by context and defaults.
+      backend: the backend; None: that of the `use_backend` context, or else the default.
 
     Returns:
       The product, ``(rows,)``, or ``(columns,)`` for the transpose, of the promoted dtype of *data* and *events*.
@@ -225,16 +225,16 @@ def weighted_csrmm(
 ) -> jax.Array:
     """Multiply a matrix in compressed rows by a matrix of graded events, ``Y[i, c] = sum_j A[i, j] X[j, c]``.
 
-    Zeros are skipped; see `WeightedArray`, also for the derivatives.
+    Zeros of *events* are skipped; `WeightedArray` describes the derivatives.
 
     Args:
-      data: weights, ``(nnz,)``, or ``(1,)`` where all are equal; integers, real or complex numbers.
+      data: weights, ``(nnz,)``, or ``(1,)`` if all are equal; integers, real or complex numbers.
       indices: columns of the entries, ``(nnz,)``, int32 or int64; see `csrmv`.
       indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
-      events: the values, of the dtypes that *data* may have, ``(columns, k)``, or ``(rows, k)`` for the transpose.
+      events: bool, integers, real or complex numbers, ``(columns, k)``, or ``(rows, k)`` for the transpose.
       shape: the sparse matrix's shape, (rows, columns).
       transpose: if True, multiply by the transposed matrix.
-      backend: the backend; None: chosen by context and defaults.
+      backend: the backend; None: that of the `use_backend` context, or else the default.
 
     Returns:
       The product, ``(rows, k)``, or ``(columns, k)`` for the transpose, of the promoted dtype of *data* and *events*.

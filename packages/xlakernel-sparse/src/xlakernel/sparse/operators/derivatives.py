@@ -1,16 +1,17 @@
-"""Derivatives of the products, which are each other's transposes.
+"""Derivatives of the products.
 
-A product is linear in the weights, and in the operand if that is dense. Its transposes are the product with the
-transposed matrix, and the outer product sampled at the entries.
+A product is linear in the weights, and in the operand if the operand is dense. The transpose with respect to the
+operand is the product with the transposed matrix. The transpose with respect to the weights is `sampled_product`, the
+outer product at the entries.
 
-As a function of the *weights*, a product with events and all its derivatives leave inactive events out: these add
-exactly 0, to the result, to its tangent and to the cotangents of the weights, also where a weight, a tangent or a
-cotangent is infinite or NaN. An active event adds the plain product of IEEE arithmetic. Terms are left out one by one,
-by the product with events and by its transpose, the outer product sampled with `events=`.
+As functions of the *weights*, a product with events and all its derivatives leave out inactive events: these events add
+exactly 0 to the result, to its tangent and to the cotangents of the weights, even where a weight, a tangent or a
+cotangent is infinite or NaN. An active event adds the product of IEEE arithmetic. The product with events and its
+transpose, `sampled_product` with *events*, leave out the terms of inactive events one by one.
 
-As a function of the *events*, a product is differentiated as if they were dense: inactive events have a derivative too,
-and none of its terms is left out. Gradients can therefore pass through spikes with a surrogate gradient (Neftci et al.
-2019, doi:10.1109/MSP.2019.2931595).
+As a function of the *events*, a product is differentiated as if the events were a dense operand: inactive events also
+have derivatives, and no terms of these are left out. Gradients can therefore pass through spikes with a surrogate
+gradient (Neftci et al. 2019, doi:10.1109/MSP.2019.2931595).
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ def _is_zero(tangent: Any) -> bool:
 
 
 def _sum_of(parts: Sequence[Any], result: Any) -> Any:
-    """Return the sum of the tangents, or the symbolic zero of *result*."""
+    """Return the sum of *parts*, tangents of *result*; a symbolic zero if there are none."""
     return sum(parts[1:], parts[0]) if parts else ad.Zero(jax.typeof(result).to_tangent_aval())
 
 
 @jax.jit
 def _active_product(cotangent: jax.Array, values: jax.Array, active: jax.Array) -> Any:
-    """Return the elementwise product, 0 where *active* is False, except in the derivative with respect to *values*."""
+    """Return *cotangent* times *values*, 0 where *active* is False; the derivative by *values* has no such zeros."""
     return _product_where_active(cotangent, values, active)[0]
 
 
@@ -67,7 +68,7 @@ _product_where_active = with_tangents(
 def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, rank: int) -> None:
     """Define the rules of the operator of *products* for this operand and rank."""
     op, dense, binary = (products[kind].of_rank(rank) for kind in (operand, DENSE, BINARY))
-    plain = PRODUCTS[operand].of_rank(rank)  # without further orders of the entries, for tangents of the weights
+    plain = PRODUCTS[operand].of_rank(rank)  # tangents of the weights have only the first order of the entries
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, outs: Any, **params: Any) -> Any:
         data, *structure, x = primals
@@ -94,7 +95,7 @@ def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, r
             static["transpose"] = not static["transpose"]
             # Events, too, are transposed as if they were dense.
             (found[-1],) = dense.primitive.bind(data, *structure, cotangent, outs=outs, dispatch=dispatch, **static)
-        elif static["homogeneous"]:  # the product is the one weight times that of a matrix of ones
+        elif static["homogeneous"]:  # the product is the weight times the product of a matrix of ones
             one = jnp.ones(1, out.dtype)
             (of_ones,) = op.primitive.bind(one, *structure, x, outs=outs, dispatch=dispatch, **static)
             reached = of_ones
@@ -115,10 +116,10 @@ def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, r
 
 
 def _of_equal_weight(cotangent: Any, of_ones: Any, reached: Any, data: Any) -> Any:
-    """Return the cotangent of the one weight, the factor of a product with a matrix of ones.
+    """Return the cotangent of the weight of all entries; the product is this weight times *of_ones*.
 
-    Elements of the result where *reached* is 0, to which no active element contributes, are left out: those of rows
-    without entries, or without active events.
+    Elements of the result where *reached* is 0 are left out: their rows have no entries, or no active events, and
+    contribute nothing.
     """
     terms = _active_product(cotangent, of_ones, reached != 0)
     return jnp.sum(terms, dtype=of_ones.dtype).reshape(1).astype(data.aval.dtype)
@@ -154,7 +155,7 @@ def _sampled_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, events: str
     *_, of_u, of_v = tangents
     (entries,) = sampled_product.primitive.bind(*primals, events=events, **params)
     parts = []
-    # A tangent of events has no inactive elements.
+    # Zeros in a tangent of events are not inactive.
     if not _is_zero(of_u):
         parts += sampled_product.primitive.bind(*structure, of_u, v, events="v" * (events == "v"), **params)
     if not _is_zero(of_v):
@@ -182,7 +183,7 @@ def _sampled_transpose(
     position, other, side, backwards = (2, v, "v", False) if ad.is_undefined_primal(u) else (3, u, "u", True)
     outs = [_Struct((shape[1 if backwards else 0], *other.shape[1:]), cotangent.dtype)]
     product = PRODUCTS[WEIGHTED if events == side else DENSE].of_rank(other.ndim)
-    # Drop the choice of a backend that has no kernel for this product.
+    # Drop chosen backends that have no kernel for this product.
     had = tuple(pair for pair in dispatch.backends if pair[1] in (AUTO, *product.available_backends(pair[0])))
     dispatch = dataclasses.replace(dispatch, backends=had)
     static = {"dispatch": dispatch, "shape": shape, "transpose": backwards, "homogeneous": False}

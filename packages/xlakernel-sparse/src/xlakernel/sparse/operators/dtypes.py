@@ -1,4 +1,4 @@
-"""The dtypes of weights, and those in which they are summed."""
+"""The dtypes of weights, and the dtypes in which weights are summed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from xlakernel.core.errors import DtypeError
 
-#: The dtypes of weights. bool is not summed, and JAX packs two elements of a narrower type into a byte.
+#: The dtypes of weights. Excluded are bool, which is not summed, and types narrower than a byte, which JAX packs.
 SUPPORTED = (
     *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -29,6 +29,6 @@ def accumulator(dtype: Any) -> Any:
 
 
 def as_weights(data: Any, dtype: Any) -> Any:
-    """Return *data* as kernels that sum in *dtype* take it: of this dtype, or in half precision."""
+    """Return *data* as kernels that sum in *dtype* take it: in *dtype*, or in half precision if *dtype* is float32."""
     half = data.dtype.name in _HALF and jnp.dtype(dtype) == jnp.float32
     return data if half else data.astype(dtype)

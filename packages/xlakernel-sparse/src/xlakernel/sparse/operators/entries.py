@@ -11,21 +11,21 @@ from jax import export
 
 @functools.partial(jax.jit, static_argnums=1)
 def rows_of_entries(indptr: jax.Array, entries: int) -> jax.Array:
-    """Return the row of each entry, ``(entries,)``, of the dtype of *indptr*; for padding the number of rows."""
-    # An entry's row is the number of rows that end before it; empty rows end where they begin.
+    """Return the row of each entry, ``(entries,)``, of the dtype of *indptr*; for padding, the number of rows."""
+    # An entry's row is the number of rows that end before the entry; empty rows end where they begin.
     ends = jnp.zeros(entries + 1, indptr.dtype).at[indptr[1:]].add(1, mode="drop")
     return jnp.cumsum(ends[:entries], dtype=indptr.dtype)
 
 
 def first_entries(lines: jax.Array, count: int) -> jax.Array:
-    """Return the first entry of each line, ``(count + 1,)``, for entries sorted by *lines*."""
+    """Return the first entry of each of *count* lines, and the end; *lines* are the sorted lines of the entries."""
     if export.is_symbolic_dim(lines.shape[0]):  # `searchsorted` needs a known number of steps
         return jnp.cumsum(jnp.zeros(count + 1, lines.dtype).at[lines + 1].add(1, mode="drop"))
     return jnp.searchsorted(lines, jnp.arange(count + 1, dtype=lines.dtype))
 
 
 def coordinates_of_rows(indices: jax.Array, indptr: jax.Array, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
-    """Return the row and the column of each entry of a matrix in compressed rows; for padding those of *shape*."""
+    """Return the row and the column of each entry of a matrix in compressed rows; padding is at *shape*."""
     rows, columns = shape
     row = rows_of_entries(indptr, indices.shape[0])
     return row, jnp.where(row < rows, indices, columns)
@@ -33,5 +33,5 @@ def coordinates_of_rows(indices: jax.Array, indptr: jax.Array, shape: tuple[int,
 
 @jax.jit
 def in_order(array: jax.Array, entries: jax.Array) -> jax.Array:
-    """Return the elements of *array* for these entries."""
+    """Return the elements of *array* at the indices *entries*."""
     return array[entries]

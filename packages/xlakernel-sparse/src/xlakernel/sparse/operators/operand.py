@@ -12,7 +12,7 @@ from xlakernel.core.backend import with_tangents
 
 _ones_where_active = with_tangents(
     "ones where active",
-    # With strict promotion JAX refuses to compare a bool with a number.
+    # Not ``x != 0``: with strict promotion, JAX refuses to compare a bool with a number.
     lambda x: [x.astype(bool).astype(x.dtype)],
     lambda _, ones, tangents: list(tangents),
 )
@@ -20,7 +20,7 @@ _ones_where_active = with_tangents(
 
 @jax.jit
 def ones_where_active(x: jax.Array) -> Any:
-    """Return 1 where *x* is not zero and 0 elsewhere, of its dtype; differentiated as *x* itself."""
+    """Return 1 where *x* is not zero and 0 elsewhere, in the dtype of *x*; the derivative is that of *x* itself."""
     return _ones_where_active(x)[0]
 
 
@@ -30,14 +30,14 @@ class Operand:
 
     Attributes:
       name: ``"dense"``; ``"binary"``: elements that are not zero count as 1; or ``"weighted"``: zeros are skipped.
-      prefix: the beginning of its operators' names.
+      prefix: the beginning of the names of the operators for this kind.
     """
 
     name: str
     prefix: str
 
     def kernel_input(self, x: Any, dtype: Any) -> Any:
-        """Return *x* as kernels take it: bools, True for active elements, or values of *dtype*."""
+        """Return *x* as kernels take it: binary events as bools, True if active; other operands in *dtype*."""
         if self.name != "binary":
             return x.astype(dtype)
         return x if x.dtype == bool else x != 0  # XLA would not remove the comparison of a bool
@@ -47,7 +47,7 @@ class Operand:
         return (ones_where_active(x) if self.name == "binary" else x).astype(dtype)
 
     def result_dtype(self, data: Any, x: Any) -> Any:
-        """Return the dtype of the product of *data* and *x*; binary events adopt that of the data."""
+        """Return the dtype of the product of *data* and *x*; binary events adopt the dtype of *data*."""
         return data.dtype if self.name == "binary" else jnp.result_type(data, x)
 
 

@@ -22,21 +22,21 @@ sampled_product.def_tags("sparse", "csr", "sampled")
 
 
 def csr_sddmm(indices: Any, indptr: Any, u: Any, v: Any, *, shape: Any, backend: str | None = None) -> jax.Array:
-    """Compute the entries of a dense product at the places of a sparse matrix, ``out[k] = sum_c u[i, c] v[c, j]``.
+    """Compute elements of a dense product at the entries of a sparse matrix, ``out[k] = sum_c u[i, c] v[c, j]``.
 
-    Here ``i, j`` is the place of entry ``k``. The gradient of a product with respect to the weights is of this form;
-    graph networks call it a sampled dense-dense matrix product.
+    Here ``i`` and ``j`` are the row and the column of entry ``k``. The gradient of a product with respect to the
+    weights is of this form. Another name of the operation is sampled dense-dense matrix product.
 
     Args:
       indices: columns of the entries, ``(nnz,)``, int32 or int64.
       indptr: the first entry of each row, ``(rows + 1,)``, int32 or int64.
       u: integers, real or complex numbers, ``(rows, c)``, or ``(rows,)`` for an outer product.
-      v: of the same dtypes, ``(c, columns)``, or ``(columns,)``.
+      v: integers, real or complex numbers, ``(c, columns)``, or ``(columns,)``.
       shape: the matrix's shape, (rows, columns).
-      backend: the backend; None: chosen by context and defaults.
+      backend: the backend; None: that of the `use_backend` context, or else the default.
 
     Returns:
-      The entries, ``(nnz,)``, of the promoted dtype of *u* and *v*; 0 for padding.
+      The elements, ``(nnz,)``, of the promoted dtype of *u* and *v*; 0 for padding.
 
     Raises:
       InputError: if an argument is not an array.

@@ -41,7 +41,7 @@ class WarpFunction(OnBothPlatforms):
     Attributes:
       function: the function.
       signature: its parameters.
-      graph_mode: Warp's graph mode, which may exclude the CPU.
+      graph_mode: Warp's graph mode; some modes exclude the CPU.
       platform: the platform that a program is lowered for; empty before lowering.
     """
 
@@ -112,7 +112,7 @@ class WarpFunction(OnBothPlatforms):
     def _launchable(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
     ) -> Launchable:
-        """Return the work of a call, and the recipe of its target."""
+        """Return the work of a call, with the recipe of its target (its registered handler)."""
         arrays, on_gpu = arrays_of(inputs, outs), self.platform != "cpu"
         named = {parameter.name: parameter for parameter in self.parameters}
         scalars = {name: named[name].value_of(value, self.name).item() for name, value in static.items()}
@@ -143,10 +143,10 @@ class WarpFunction(OnBothPlatforms):
         content: str,
         options: dict[str, bool],
     ) -> Recipe:
-        """Return the recipe that makes the target in another process; `_callable_export.prepare` reads it.
+        """Return the recipe, from which `_callable_export.prepare` makes the target in another process.
 
         Raises:
-          ExportError: if it cannot be made there, or the function's fingerprint is no longer *content*.
+          ExportError: if another process cannot make the target, or the function's fingerprint is no longer *content*.
         """
         data = {
             "format": FORMAT,
@@ -167,11 +167,11 @@ class WarpFunction(OnBothPlatforms):
 
     def _target_name(self, arrays: Sequence[Array], static: Static, content: str, *, has_unknown: bool) -> str:
         options = {
-            "place": self.place,  # part of messages: equal code at another place is another target
+            "place": self.place,  # in messages: equal code at another place needs its own target
             "warp": warp.__version__,
             "static": [(name, value.dtype.name, value.tobytes()) for name, value in sorted(static.items())],
             "in_out": self.signature.in_out,
-            # The fingerprint has only the identity of an unknown object, which may hold another array or number now.
+            # For an unknown object, the fingerprint has only the identity, although the contents may have changed.
             "state": Closure((self.function,)).state if has_unknown else None,
         }
         digest = hashlib.sha256(f"{content} {fingerprint((), options)}".encode()).hexdigest()[:32]

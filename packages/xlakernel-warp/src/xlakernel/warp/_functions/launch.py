@@ -37,7 +37,7 @@ class FunctionLaunch:
     scalars: Mapping[str, Any]
 
     def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
-        """Make the arrays, which a capture may not allow, and return a function that does the work on a stream."""
+        """Make the Warp arrays now, because a capture may not allow it, and return a function that does the work."""
         device = driver.current_device()
         given = self._arguments(arrays_on_gpu(self.arrays, addresses, device))
 
@@ -54,7 +54,7 @@ class FunctionLaunch:
     def run_on_cpu(self, stream: int, addresses: Sequence[int]) -> None:
         """Do the work now, on arrays at these addresses."""
         with launching():
-            # Warp does not report a launch of a kernel whose module failed to compile before, and does nothing.
+            # If a module failed to compile before, Warp skips launches of its kernels without an error.
             module = warp.get_module(self.function.__module__)
             if module.load(warp.get_device("cpu"), 1) is None:
                 raise CompileError(
@@ -68,7 +68,7 @@ class FunctionLaunch:
 
     @functools.cached_property
     def _slots(self) -> list[Any]:
-        """Return for each parameter its array's number, shape and dtype, as a tuple, or its scalar."""
+        """Return a tuple of number, shape and dtype for each array parameter, and the value of each scalar."""
         signature, slots = self.signature, []
         numbers = number_arrays(signature.parameters, signature.in_out, len(signature.inputs))
         for parameter in signature.parameters:

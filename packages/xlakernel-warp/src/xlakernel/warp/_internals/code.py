@@ -34,7 +34,7 @@ def content(kernel: Any, block_dim: int) -> str:
 
 @recognising("the kernel's hash")
 def code_hash(kernel: Any, block_dim: int) -> str:
-    """Return Warp's own hash of a kernel's source and of all that it refers to, the key of Warp's cache of binaries."""
+    """Return Warp's own hash of a kernel's source and all that it refers to: the key in Warp's cache of binaries."""
     with lock, _block_option(kernel.module, block_dim):
         references.settle(kernel.module)
         kernel.module.get_module_hash(block_dim)
@@ -60,9 +60,9 @@ def is_outdated(kernel: Any, block_dim: int) -> bool:
 
 
 def is_merged(kernel: Any) -> bool:
-    """Return True if Warp returned the kernel for a second definition of equal text but with other results.
+    """Return True if Warp returned the kernel also for a second definition with the same text but other results.
 
-    With ``module="unique"`` Warp hashes a kernel when it is defined, perhaps before `hash_additions` are installed.
+    With ``module="unique"``, Warp hashes a kernel at its definition, perhaps before `hash_additions` take effect.
     """
     from warp._src import context
 
@@ -76,7 +76,7 @@ def is_merged(kernel: Any) -> bool:
 
 
 def options(kernel: Any) -> tuple[tuple[str, str], ...]:
-    """Return the options that a kernel is compiled with, without ``block_dim``, which Warp changes when it loads."""
+    """Return the options that a kernel is compiled with, without ``block_dim``, which Warp changes at loading."""
     return tuple(sorted((name, repr(value)) for name, value in _options(kernel).items() if name != "block_dim"))
 
 
@@ -90,13 +90,13 @@ def _options(kernel: Any) -> dict[str, Any]:
 
 
 def _resolved_options(kernel: Any, block_dim: int) -> dict[str, Any]:
-    """Return a module's options with those of ``warp.config``; none with Warp 1.14."""
+    """Return a module's options with those of ``warp.config``; empty with Warp 1.14."""
     return dict(getattr(kernel.module, "resolved_options", {}).get(block_dim, {}))
 
 
 @contextlib.contextmanager
 def _block_option(module: Any, block_dim: int) -> Iterator[None]:
-    """Set the option ``block_dim`` while Warp hashes: Warp 1.14 reads it then, but sets it only when it loads."""
+    """Set a module's option ``block_dim`` for hashing: Warp 1.14 reads the option then, but sets it only at loading."""
     before = dict(module.options)
     module.options["block_dim"] = block_dim
     try:

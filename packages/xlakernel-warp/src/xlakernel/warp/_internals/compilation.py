@@ -66,7 +66,7 @@ def failed_before(name: str, kernel: Any) -> CompileError:
 
 
 def content_or_id(name: str, kernel: Any, device: str, block_dim: int) -> str:
-    """Return `code.content`; or, if Warp cannot hash the kernel, its identity: `load` reports the error later."""
+    """Return `code.content`; if Warp cannot hash the kernel, return its identity: `load` reports the error later."""
     try:
         return code.content(kernel, block_dim)
     except Exception as error:  # Warp raises errors of all kinds
@@ -98,7 +98,7 @@ def _message(name: str, kernel: Any, device: str, error: Exception) -> str:
 
 
 def retry_while_defined(module: Any, work: Callable[[], _Result]) -> _Result:
-    """Return the result of *work*, which loads a module; retry if another thread defined kernels there meanwhile.
+    """Return the result of *work*, which loads a module; retry if another thread defined kernels in it meanwhile.
 
     Warp first hashes the kernels of a module and then compiles them; a kernel that is defined in between has no hash.
     """
@@ -127,8 +127,8 @@ def _hash_missing_kernels(module: Any) -> bool:
     return True
 
 
-# Overloads. Warp compiles all of them with their module and never removes one, so that the module no longer compiles
-# if one of them does not.
+# Overloads. Warp compiles all overloads with their module and never removes one. If one of them does not compile, the
+# module no longer compiles.
 
 
 def overload(kernel: Any, annotations: list[Any]) -> Any:
@@ -162,8 +162,8 @@ def _drop_overload(kernel: Any) -> None:
 def _forget_replaced(module: Any) -> None:
     """Remove from a module those kernels that failed to compile and have been redefined since.
 
-    Warp removes such a kernel when no reference to it is left, but the failed calls in JAX's caches refer to it. With
-    Warp 1.19 no other kernel of the module would then compile. (All cells of a notebook are one module.)
+    Warp removes such a kernel when no reference to it is left, but the failed calls in JAX's caches refer to it. Until
+    it is removed, Warp 1.19 compiles no other kernel of the module. (All cells of a notebook are one module.)
     """
     live: Any = getattr(module, "_live_kernels", ())
     for kernel in [code.generic(kernel) or kernel for kernel in list(_failures) if kernel.module is module]:
@@ -182,9 +182,10 @@ def _reset_after_interruption(module: Any) -> None:
 
 
 def _hash_anew_beside_given_up(module: Any) -> None:
-    """Make Warp hash a module again after a failed compilation, if it will omit one of the kernels in the future.
+    """Make Warp hash a module again after a failed compilation, if Warp has given up one of its kernels.
 
-    Warp 1.14 compiles that kernel without its body, and would store the binary under the hash of the complete kernels.
+    Warp 1.14 compiles such a kernel without its body. Without a new hash, Warp would store the binary under the hash of
+    the complete kernels.
     """
     live = list(getattr(module, "_live_kernels", ()))
     if any(map(_is_given_up, [*live, *(one for kernel in live for one in getattr(kernel, "overloads", {}).values())])):
@@ -192,9 +193,9 @@ def _hash_anew_beside_given_up(module: Any) -> None:
 
 
 def _is_left_out(kernel: Any) -> bool:
-    """Return True if a kernel is no longer compiled with its module, because it failed to compile.
+    """Return True if Warp no longer compiles a kernel with its module, because the kernel failed to compile.
 
-    Warp 1.14 compiles it without its body; later versions fail again, until a new kernel has its name.
+    Warp 1.14 compiles it without its body; later versions fail again, until another kernel is defined with its name.
     """
     return _is_given_up(kernel) or (kernel in _failures and _is_replaced(kernel))
 

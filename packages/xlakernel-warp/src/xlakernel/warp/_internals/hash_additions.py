@@ -1,10 +1,10 @@
-"""Additions to Warp's hash of a function's code: objects that names in it are bound to and that the hash leaves out.
+"""Additions to Warp's hash of a function's code: objects that the code refers to and that Warp's hash leaves out.
 
-Warp uses the hash to decide whether machine code in memory or in its cache belongs to a kernel. It hashes the text,
-the types and functions of users that the text calls, and constants as 32-bit numbers. The generated code depends on
-other objects too: a builtin under another name, a function that is an argument (``wp.tile_map(f, …)``), a ``dtype=``,
-the default of a parameter, all bits of a constant. Kernels that differ only in these would have the same hash, and all
-run the code of the first. Some cases are in https://github.com/NVIDIA/warp/issues/637.
+Warp uses the hash to decide whether machine code in memory or in its cache belongs to a kernel. Warp hashes the text,
+the users' types and functions that the text calls, and constants as 32-bit numbers. The generated code depends on other
+objects too: a builtin under another name, a function that is an argument (``wp.tile_map(f, …)``), a ``dtype=``, the
+default of a parameter, all bits of a constant. Kernels that differ only in such objects would have the same hash, and
+all of them would run the code of the first. Some cases are in https://github.com/NVIDIA/warp/issues/637.
 
 A function without such objects keeps Warp's own hash, so that it is found in Warp's cache.
 """
@@ -41,7 +41,7 @@ def complete(hash_adjoint: _Hash) -> _Hash:
 
 
 def _left_out(adjoint: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and object for all that a function's code depends on and Warp's hash of it leaves out."""
+    """Yield name and value of each object that a function's code depends on and that Warp's hash leaves out."""
     function = adjoint.func
     yield from ((f"default {number}", value) for number, value in enumerate(function.__defaults__ or ()))
     yield from (function.__kwdefaults__ or {}).items()
@@ -50,10 +50,10 @@ def _left_out(adjoint: Any) -> Iterator[tuple[str, Any]]:
     called: dict[int, str] = {}
     for path, is_called, within in _paths(adjoint.source):
         if within and _object(adjoint, within) is warp.static:
-            continue  # the code depends on the value of the whole expression alone
+            continue  # in ``wp.static(…)``, only the value of the expression matters
         name, value = ".".join(path), _resolve(adjoint, path)
         if is_called and (_is_type(value) or (isinstance(value, warp.Function) and not value.is_builtin())):
-            # Warp hashes each called function once, and not the names by which it is called.
+            # Warp hashes each called function once, without the names that the code calls it by.
             if (first := called.setdefault(id(value), name)) != name:
                 yield name, first
         elif value is not None:
@@ -62,7 +62,7 @@ def _left_out(adjoint: Any) -> Iterator[tuple[str, Any]]:
 
 def _describe(hasher: Any, value: Any) -> str | None:
     """Return a text that is the same for the same object in every process; None if no code depends on it."""
-    value = value if isinstance(value, warp.Function) else getattr(value, "func", value)  # of `wp.grad(function)`
+    value = value if isinstance(value, warp.Function) else getattr(value, "func", value)  # in `wp.grad(f)`
     if isinstance(value, warp.Function):
         if value.is_builtin() or value in hasher.functions_in_progress:
             return str(value.key)
@@ -97,7 +97,7 @@ def _object(adjoint: Any, path: tuple[str, ...]) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _paths(source: str) -> tuple[tuple[tuple[str, ...], bool, tuple[str, ...]], ...]:
-    """Return the dotted names in a function's body, with whether they are called there, and *within* of `_walk`."""
+    """Return each dotted name in a function's body, True if it is called there, and the *within* of `_walk`."""
     definition = ast.parse(source).body[0]
     parts = [*definition.body, definition.returns] if isinstance(definition, ast.FunctionDef) else [definition]
     nodes = [node for part in parts if part is not None for node in _walk(part)]
@@ -107,7 +107,7 @@ def _paths(source: str) -> tuple[tuple[tuple[str, ...], bool, tuple[str, ...]], 
 
 
 def _walk(node: ast.AST, within: tuple[str, ...] = ()) -> Iterator[tuple[ast.AST, tuple[str, ...]]]:
-    """Yield a node and all nodes in it, with the dotted name of the function named ``static`` whose argument it is."""
+    """Yield a node and all nodes in it, each with the dotted name of the ``static`` function that it is passed to."""
     yield node, within
     called = node.func if isinstance(node, ast.Call) else None
     path = _path(called) if called is not None else ()

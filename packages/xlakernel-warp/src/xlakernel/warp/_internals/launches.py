@@ -38,7 +38,7 @@ def structs(launch: Any) -> list[bytes]:
 
 
 def _struct_of(values: list[Any]) -> bytes:
-    """Return the bytes of a C struct of ctypes values, which Warp's own ``invoke`` makes likewise."""
+    """Return the bytes of a C struct of ctypes values, laid out as by Warp's own ``invoke``."""
     fields = [(f"_{number}", type(value)) for number, value in enumerate(values)]
     struct = type("_Arguments", (ctypes.Structure,), {"_fields_": fields})()
     for (name, _), value in zip(fields, values, strict=True):
@@ -53,21 +53,21 @@ def block_dim(launch: Any) -> int:
 
 
 def cpu_blocks() -> bool:
-    """Return True if blocks have several threads on the CPU, a setting from Warp 1.19 on."""
+    """Return True if blocks have several threads on the CPU, a setting of Warp 1.19 and later."""
     return bool(getattr(warp.config, "enable_cpu_blocks", False))
 
 
 @recognising("the memory that a module shares")
 def uses_shared_memory(launch: Any) -> bool:
-    """Return True if two calls of a recorded launch's kernel at once would use the same memory.
+    """Return True if concurrent calls of a recorded launch's kernel would use the same memory.
 
-    A module has one static block of shared memory: for its tiles, and in debug mode for its checks.
+    A module of Warp has one static block of memory, for its tiles and for the checks of Warp's debug mode.
     """
     return _has_static_memory(launch.module_exec) or _is_checked(launch.kernel)
 
 
 def may_use_shared_memory(kernel: Any) -> bool:
-    """Return True if two launches of a kernel on the CPU at once might use the same memory."""
+    """Return True if concurrent launches of a kernel on the CPU might use the same memory."""
     return any(map(_has_static_memory, list(kernel.module.execs.values()))) or _is_checked(kernel)
 
 

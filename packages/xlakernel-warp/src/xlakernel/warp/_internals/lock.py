@@ -2,6 +2,6 @@
 
 import threading
 
-#: Held while Warp compiles and records launches, which it does not support from several threads. A thread that holds it
-#: calls no function of the user, and records nothing on a GPU.
+#: Held while Warp compiles kernels and records launches, because Warp does not support that from several threads. A
+#: thread that holds the lock calls no function of the user, and records nothing on a GPU.
 lock = threading.RLock()

@@ -17,9 +17,9 @@ class Unrecognised(Exception):
 
 
 def is_of_warp(error: Exception) -> bool:
-    """Return True if code of Warp raised *error*, and no code that it called, such as the handler of a signal.
+    """Return True if code of Warp or xlakernel raised *error*; False for other code, such as a handler of a signal.
 
-    Warp raises the exceptions of such code again, with its own message and the same traceback.
+    If other code raises during a call of Warp, Warp raises again, with its own message but the original traceback.
     """
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     package = frames[-1].f_globals.get("__name__", "").partition(".")[0] if frames else ""
@@ -27,7 +27,7 @@ def is_of_warp(error: Exception) -> bool:
 
 
 def recognising(what: str) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
-    """Return a decorator for a function that reads an internal object, *what*: if that fails, raise `Unrecognised`."""
+    """Return a decorator for a function that reads an internal object, *what*; its errors become `Unrecognised`."""
 
     def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
         @functools.wraps(function)

@@ -1,9 +1,9 @@
 """Hashing and loading of Warp's modules, with code generated from the values that were hashed.
 
 Warp reads globals, variables of enclosing functions and attributes twice: when it hashes a module and when it generates
-the code. If one is assigned in between, by another thread or between the definition of a kernel with
-``module="unique"`` and its first launch, the code is stored in memory and on disk under the hash of other values, and a
-kernel that has these values runs it. Here both take the values from one `Snapshot`.
+the code. An assignment in between is possible: by another thread, or between the definition of a kernel with
+``module="unique"`` and its first launch. The new code would then be stored, in memory and on disk, under the hash of
+the old values, and kernels with the old values would run it. Here both steps take the values from one `Snapshot`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Method = Callable[..., Any]
 
 @contextmanager
 def present_values(module: Any, options: dict[str, Any]) -> Iterator[None]:
-    """Have this thread read present values in this context; *options* are those that the module is compiled with."""
+    """Make this thread read present values in this context; *options* are the module's compile options."""
     hashed = snapshot_of(module)
     with used(Snapshot(None)) as present:
         present.block_dim = options["block_dim"]
@@ -33,7 +33,7 @@ def present_values(module: Any, options: dict[str, Any]) -> Iterator[None]:
 
 
 def settle(module: Any) -> None:
-    """Read the references of a module anew, unless a program was lowered or code loaded with its snapshot."""
+    """Give a module a new snapshot, unless a program was lowered or code loaded with the values of the present one."""
     with lock:
         snapshot = snapshot_of(module)
         if snapshot is None or not snapshot.is_final:
@@ -43,14 +43,14 @@ def settle(module: Any) -> None:
 
 
 def hashing(get_module_hash: _Method) -> _Method:
-    """Return Warp's ``Module.get_module_hash`` for values that are read once.
+    """Return Warp's ``Module.get_module_hash``, changed to take values from the module's snapshot.
 
-    The hash depends on ``wp.static`` expressions that Warp evaluates when it generates code, of all functions. A
-    ``"unique"`` kernel whose values changed is not returned for another definition.
+    The hash then depends also on the ``wp.static`` expressions that Warp evaluates only when it generates code. If the
+    values of a ``"unique"`` kernel changed, Warp no longer returns the kernel for another definition.
     """
 
     def hash_of(module: Any, block_dim: int | None) -> Any:
-        module.has_unresolved_static_expressions = False  # they are evaluated here
+        module.has_unresolved_static_expressions = False  # `hashed` evaluates them
         return get_module_hash(module, block_dim)
 
     @functools.wraps(get_module_hash)
@@ -63,7 +63,7 @@ def hashing(get_module_hash: _Method) -> _Method:
                 try:
                     evaluate_all(module, options, snapshot)
                 except Exception:
-                    module.mark_modified()  # with the values of some expressions, the hash would be a wrong one
+                    module.mark_modified()  # the hash has the values of only some expressions
                     raise
                 del module.hashers[snapshot.block_dim]
                 digest = hash_of(module, block_dim)
@@ -74,7 +74,7 @@ def hashing(get_module_hash: _Method) -> _Method:
 
 
 def loading(load: _Method) -> _Method:
-    """Return Warp's ``Module.load``, which reads references anew if neither a program nor loaded code has them."""
+    """Return Warp's ``Module.load``, changed to read values anew if no lowered program or loaded code has them."""
     load = with_snapshot(load)
 
     @functools.wraps(load)

@@ -24,14 +24,14 @@ _thread = threading.local()
 
 
 class Snapshot:
-    """The values that a module's functions refer to, each read when it is first asked for.
+    """The values that a module's functions refer to, each read at its first use.
 
     Attributes:
       hashers: the module's dict of hashes, which Warp replaces when a kernel or function is added.
       is_final: True once a program was lowered, or code loaded, with these values.
       deferred: the functions with ``wp.static`` expressions that Warp evaluates when it generates code.
       block_dim: the size of blocks that the module is hashed for.
-      unreached: functions, each with a size of blocks, whose expressions are in code that is not generated.
+      unreached: functions, each with a size of blocks, with expressions only in code that Warp does not generate.
       is_evaluating: True while Warp generates code in order to evaluate the expressions.
     """
 
@@ -82,7 +82,7 @@ class Snapshot:
 
 
 class _Namespace(types.ModuleType):
-    """A module or class, each attribute of which is read once. Warp accepts modules and classes alike."""
+    """A stand-in for a module or class that reads each attribute once. Warp accepts a module in place of a class."""
 
     def __init__(self, snapshot: Snapshot, origin: Any) -> None:
         super().__init__(origin.__name__)
@@ -114,7 +114,7 @@ def snapshot_of(module: Any) -> Snapshot | None:
 
 @contextmanager
 def snapshot_used(module: Any) -> Iterator[Snapshot]:
-    """Have this thread use the module's snapshot, a new one if Warp is to hash the module again."""
+    """Make this thread use the module's snapshot in this context; a new snapshot if Warp must hash the module again."""
     snapshot = snapshot_of(module) or renew(module)
     with used(snapshot):
         yield snapshot
@@ -134,7 +134,7 @@ def current() -> Snapshot | None:
 
 @contextmanager
 def used(snapshot: Snapshot) -> Iterator[Snapshot]:
-    """Have this thread take the values of names from a snapshot in this context."""
+    """Make this thread take the values of names from a snapshot in this context."""
     before = current()
     _thread.snapshot = snapshot
     try:
@@ -144,7 +144,7 @@ def used(snapshot: Snapshot) -> Iterator[Snapshot]:
 
 
 def with_snapshot(method: _Method) -> _Method:
-    """Return a method of Warp's ``Module`` that takes the values of names from the module's snapshot."""
+    """Return a method of Warp's ``Module``, changed to take the values of names from the module's snapshot."""
 
     @functools.wraps(method)
     def wrapped(module: Any, *args: Any, **options: Any) -> Any:
@@ -155,7 +155,7 @@ def with_snapshot(method: _Method) -> _Method:
 
 
 def resolving(resolve: _Method) -> _Method:
-    """Return Warp's ``Adjoint.resolve_external_reference``, which takes values from the thread's snapshot."""
+    """Return Warp's ``Adjoint.resolve_external_reference``, changed to take values from the thread's snapshot."""
 
     @functools.wraps(resolve)
     def resolved(adjoint: Any, name: str) -> Any:

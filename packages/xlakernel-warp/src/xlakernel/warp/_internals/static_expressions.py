@@ -1,7 +1,7 @@
-"""Evaluation of the ``wp.static`` expressions that Warp leaves until it generates code: once for each snapshot.
+"""Evaluation of those ``wp.static`` expressions that Warp evaluates only when it generates code.
 
-These refer to variables of loops, for example. Warp's hash of a function has only the values of the others, which are
-evaluated when the function is defined.
+Such an expression refers to a loop variable, for example, and is evaluated once for each snapshot. Warp evaluates the
+others when a function is defined, and its hash of the function has only their values.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _Method = Callable[..., Any]
 
 
 def evaluating(evaluate: _Method) -> _Method:
-    """Return Warp's ``Adjoint.evaluate_static_expression``, which evaluates each expression in generated code once."""
+    """Return Warp's ``Adjoint.evaluate_static_expression``, changed to evaluate each expression once per snapshot."""
 
     @functools.wraps(evaluate)
     def evaluated(adjoint: Any, node: ast.Call) -> tuple[Any, str]:
         snapshot = current()
         work = functools.partial(evaluate, adjoint, node)
-        is_defined = hasattr(adjoint, "builder_options")  # before, Warp evaluates what it can at the definition
+        is_defined = hasattr(adjoint, "builder_options")  # False at the definition, where Warp evaluates what it can
         return work() if snapshot is None or not is_defined else snapshot.static(adjoint, _key(adjoint, node), work)
 
     return evaluated
@@ -34,7 +34,7 @@ def evaluating(evaluate: _Method) -> _Method:
 def _key(adjoint: Any, node: ast.Call) -> str:
     """Return the key of an expression in a snapshot.
 
-    It has the constants, and lengths of variables, that the expression's value depends on.
+    The key contains the constants, and the lengths of variables, that the expression's value depends on.
     """
     named = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & adjoint.symbols.keys()
     variables = [adjoint.symbols[name] for name in sorted(named)]
@@ -56,7 +56,7 @@ def statics(adjoint: Any) -> list[tuple[str, Any]]:
         return []
     if adjoint.has_unresolved_static_expressions:
         snapshot.deferred.add(adjoint.func)
-        if snapshot.is_evaluating:  # Warp generates the code of one of several functions of equal hash
+        if snapshot.is_evaluating:  # of functions with equal hashes, Warp generates the code of only one
             return [("", str(id(adjoint.func)))]
     return snapshot.statics(adjoint.func)
 
@@ -73,7 +73,7 @@ def evaluate_all(module: Any, options: dict[str, Any], snapshot: Snapshot) -> No
         context.ModuleBuilder(module, options | {"output_arch": None})
     finally:
         snapshot.is_evaluating = False
-        module.hashers, module.resolved_options = hashers  # others if an expression defined a function
+        module.hashers, module.resolved_options = hashers  # they change if an expression defines a function
         for kernel, digest in hashes:
             kernel.hash = digest
     snapshot.unreached |= snapshot.unevaluated()

@@ -5,7 +5,7 @@ functions, which are the user's and may wait for anything. Instead, Warp's own f
 
 * `lock`, in functions that change Warp's state about kernels and modules;
 * another lock, where Warp runs a CPU kernel whose module has its tiles in static memory. Machine code that runs such a
-  kernel holds the same lock, without the interpreter.
+  kernel takes the same lock, without the interpreter.
 
 Some of Warp's global settings can have a different value in each thread.
 """
@@ -52,7 +52,7 @@ _COMPILING = {
 # The function that hashes the code of a function or kernel, the one that returns what a name in it is bound to, and
 # the one that evaluates a ``wp.static`` expression.
 _HASHING, _RESOLVING, _EVALUATING = "hash_adjoint", "resolve_external_reference", "evaluate_static_expression"
-# Those that every supported Warp has.
+# The functions above that every supported version of Warp has.
 _REQUIRED = {"load", "get_module_hash", "get_kernel_hooks", "invoke", _HASHING, _RESOLVING, _EVALUATING}
 # Attributes of Warp's runtime that may have a different value in each thread.
 _PER_THREAD = ("default_device", "tape")
@@ -62,7 +62,7 @@ _own = threading.local()
 
 @functools.cache
 def machine_lock() -> int:
-    """Return the address of the lock that machine code holds."""
+    """Return the address of the lock that machine code takes."""
     guard()
     return new_lock()
 
@@ -137,7 +137,8 @@ def launching() -> Iterator[None]:
         with _own_values(default_device=warp.get_device("cpu"), tape=None):
             yield
         return
-    # An unknown Warp: no other thread may launch or compile meanwhile, even if the function waits for it.
+    # In an unknown version of Warp nothing is wrapped: launches and compilations of other threads must wait, even if
+    # the user's function waits for one of these threads.
     with lock, _machine_lock_held(), warp.ScopedDevice("cpu"):
         yield
 
@@ -191,7 +192,7 @@ def _machine_lock_held() -> Iterator[None]:
 def _python_function(name: str, returns: Any, *arguments: Any) -> Callable[..., Any]:
     """Return a function of Python's C API that is called without the GIL, unlike those of `ctypes.pythonapi`.
 
-    A thread that holds the lock may be waiting for the GIL.
+    A thread must wait for the lock without the GIL, because the thread that holds the lock may be waiting for the GIL.
     """
     address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
     assert address is not None

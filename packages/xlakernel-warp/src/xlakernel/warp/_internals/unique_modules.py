@@ -1,4 +1,4 @@
-"""Names of the modules of ``"unique"`` kernels, which Warp names by the hash of their code."""
+"""Names of the modules of ``"unique"`` kernels. Warp makes such a name from the hash of the kernel's code."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 import weakref
 from typing import Any
 
-# Hashes of the kernels of modules that were not among Warp's when they were first hashed: those of ``"unique"``
-# kernels, which Warp then names by the hash.
+# The modules of ``"unique"`` kernels, with the hashes of their kernels when Warp named them: these modules were not yet
+# in Warp's table of modules when they were first hashed.
 _named: weakref.WeakKeyDictionary[Any, frozenset[bytes]] = weakref.WeakKeyDictionary()
 _numbers = itertools.count()
 
 
 def rename_if_changed(module: Any, kernels: frozenset[bytes]) -> None:
-    """Rename a module whose kernels are no longer those that its name is a hash of."""
+    """Rename a module if its kernels no longer have the hashes that its name was made from."""
     from warp._src import context
 
     if context.user_modules.get(module.name) is not module:
@@ -27,7 +27,7 @@ def rename_if_changed(module: Any, kernels: frozenset[bytes]) -> None:
 
 
 def rename_all() -> None:
-    """Rename the modules of ``"unique"`` kernels: it is not known what their names are a hash of."""
+    """Rename the modules of ``"unique"`` kernels, because the hashes that their names were made from are not known."""
     from warp._src import context
 
     for name, module in list(context.user_modules.items()):
@@ -36,7 +36,7 @@ def rename_all() -> None:
 
 
 def _rename(module: Any) -> None:
-    """Give a module a name that no other has: Warp returns the kernel of a module with the name of a new one."""
+    """Give a module an unused name. Otherwise Warp would return its kernel for a new one with a module of that name."""
     from warp._src import context
 
     del context.user_modules[module.name]

@@ -1,4 +1,4 @@
-"""Warp's adjoint of a kernel, as a kernel: for ``jax_kernel(enable_backward=True)``."""
+"""Warp's adjoint of a kernel (its reverse-mode derivative) as a kernel, for ``jax_kernel(enable_backward=True)``."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from .launch import WarpLaunch
 
 
 class AdjointKernel(WarpKernel):
-    """Computes the cotangents of a kernel's inputs.
+    """The adjoint of a kernel, which computes the cotangents of the kernel's inputs.
 
-    Its inputs are those of the kernel, then the kernel's results, then the cotangents of those results that are of a
-    floating-point dtype. Its results are the cotangents of the floating-point inputs, zeros to which Warp adds, then
-    the kernel's results and their cotangents once more, in the same memory. Warp writes to both: it clears the
-    cotangent of an element where the kernel stores it, adds to it where the kernel reads it back, and runs the
-    functions that the kernel calls again, which may write to the results.
+    The adjoint's inputs are the kernel's inputs, the kernel's results, and the cotangents of the floating-point
+    results. Its outputs are the cotangents of the floating-point inputs, zeros that Warp adds to, and then the kernel's
+    results and their cotangents once more, in the same memory, because Warp may write to both. Where the kernel stores
+    an element, Warp clears the element's cotangent; where the kernel reads it back, Warp adds to the cotangent. Warp
+    also runs the functions that the kernel calls once more, and these may write to the results.
     """
 
     derivative_advice = ""
 
     def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
-        """Do nothing: the kernel has run on the same arrays."""
+        """Do nothing: the kernel's own call has checked the arrays."""
 
     def launch(self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static) -> WarpLaunch:
         """Return the launch of a call.
 
-        The arrays are numbered as core passes them: the inputs, the cotangents of inputs (the *fresh* outputs), then
-        results and cotangents of results, which share the memory of the inputs that follow the kernel's own.
+        xlakernel.core passes the arrays in this order: the adjoint's inputs; the cotangents of the kernel's inputs (the
+        *fresh* outputs); the results and their cotangents. These last two groups are also inputs, in the same memory.
         """
         count, names = self.adjoint_of or 0, [parameter.name for parameter in self.parameters if parameter.is_array]
         fresh = len(outs) - (len(inputs) - count)
@@ -69,14 +69,14 @@ def adjoint_vjp(kernel: WarpKernel, count: int, vmap_method: VmapMethod) -> Call
     """Return a ``vjp`` function that runs Warp's adjoint of a kernel with *count* inputs."""
     scalars = [parameter.name for parameter in kernel.parameters if not parameter.is_array]
 
-    # By position only: a kernel's scalar may have one of these names.
+    # The first three parameters are positional-only, because a scalar of the kernel may have the same name.
     def vjp(primals: Any, results: Any, cotangents: Any, /, **static: Any) -> list[Any]:
         _check_has_adjoint(kernel)
         of_results = [c for r, c in zip(results, cotangents, strict=True) if is_floating(r)]
         given = [*primals, *results, *of_results]
         fresh = [x for x in primals if is_floating(x)]
         outs = [Struct(x.shape, x.dtype) for x in (*fresh, *results, *of_results)]
-        # Warp overwrites the results and their cotangents: XLA copies those that are used elsewhere.
+        # Warp overwrites the results and their cotangents, so XLA copies the ones that are used elsewhere.
         shared = {len(primals) + i: len(fresh) + i for i in range(len(results) + len(of_results))}
         adjoint = AdjointKernel(
             kernel.kernel,
@@ -106,7 +106,7 @@ def _check_has_adjoint(kernel: WarpKernel) -> None:
     """Raise `DifferentiationError` if Warp makes no adjoint of a kernel."""
     if not code.option(kernel.kernel, "enable_backward"):
         raise DifferentiationError(
-            f"{kernel.name}: Warp has no adjoint of it, as enable_backward is False for it, its module or in "
+            f"{kernel.name}: Warp has no adjoint of the kernel: enable_backward is False for it, its module or in "
             "warp.config. Set warp.kernel(enable_backward=True), or warp.set_module_options({'enable_backward': True})."
         )
 

@@ -1,4 +1,4 @@
-"""Targets of Warp kernels on the CPU: a native handler that calls the kernel's native entry, or a call of Python."""
+"""Registration of Warp kernels on the CPU: a handler calls the kernel's native entry (machine code), or else Python."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .recording import Recorded, record
 
 
 def register(call: KernelCall) -> Target:
-    """Record a launch and register the handler that calls its native entry; or, if that fails, one through Python."""
+    """Record a launch and register a handler that calls its native entry; if that fails, one that calls Python."""
     if call.launch.is_empty:
         return Target(register_native(call, None))
     try:
@@ -36,9 +36,9 @@ def register(call: KernelCall) -> Target:
 
 
 def register_native(call: KernelCall, recorded: Recorded | None, target: str | None = None) -> str:
-    """Register a handler that calls what was recorded, for calls with any extents, and return its target's name.
+    """Register a handler that calls the *recorded* code, for arrays of any extents, and return the handler's name.
 
-    *recorded* is None for a launch of no threads, and *target* the name in a loaded program.
+    *recorded* is None for a launch without threads. *target* is the handler's name in a loaded program, or None.
     """
     launch = call.launch
     exclusive = recorded is not None and launches.uses_shared_memory(recorded.launch)
@@ -47,7 +47,7 @@ def register_native(call: KernelCall, recorded: Recorded | None, target: str | N
         key = content, launch.fills, exclusive, launch.adjoint, call.ordered, call.debug, HANDLER_VERSION
         types = ", ".join(f"{a.source[0]}{a.index} {a.dtype}[{a.ndim}d]" for a in launch.arrays)
         target = call.target_name(types, key)
-    # Building takes Numba's lock, which must be taken before the registry's, as for Numba's kernels.
+    # All threads must take Numba's lock before the registry's, or two could wait for each other: see `python_target`.
     with global_compiler_lock:
         return ensure_registered(
             target,
@@ -74,7 +74,7 @@ def _build(call: KernelCall, recorded: Recorded | None, *, exclusive: bool) -> H
 
 
 def register_through_python(call: KernelCall, target: str | None = None) -> Target:
-    """Register a handler that has Warp launch the kernel in each call; *target* is its name in a loaded program."""
+    """Register a handler that calls Warp's launch through Python; *target* is its name in a loaded program."""
     launch = call.launch
     key = (launch.code_on("cpu"), launch.dims, launch.slots, launch.fills, launch.adjoint, launch.block_dim)
     launchable = Launchable(

@@ -18,7 +18,7 @@ from .._platforms.base import OnBothPlatforms, Static
 from .geometry import MAX_DIMS
 from .launch import Slot, WarpLaunch
 
-#: Threads along each dimension; a function of the inputs' structs that returns them; None: the first array's shape.
+#: Threads along each dimension, or a function of the inputs' structs that returns them. None: the first array's shape.
 LaunchDims = tuple[int, ...] | Callable[..., Any] | None
 
 _MAX_EXTENT = 2**31 - 1  # of Warp's arrays
@@ -28,7 +28,7 @@ _MOST_ALONG, _MOST = 2**32 - 1, 2**63 - 1
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KernelDescription(OnBothPlatforms):
-    """A Warp kernel and its launch; equal to another one of the same kernel and launch.
+    """A Warp kernel and its launch. Two descriptions of the same kernel and launch are equal.
 
     Attributes:
       kernel: the result of ``warp.kernel``.
@@ -37,9 +37,9 @@ class KernelDescription(OnBothPlatforms):
       block_dim: threads of a block; None: Warp's default.
       output_init: the initial values of its outputs.
       in_out: the parameters that are both an input and an output.
-      aliases: numbers of inputs, and of the outputs that share their memory.
+      aliases: pairs of the number of an input, and the number of the output that shares its memory.
       cpu_blocks: whether a block has several threads on the CPU too.
-      adjoint_of: the number of the kernel's inputs if its adjoint is launched; see `AdjointKernel`.
+      adjoint_of: if the kernel's adjoint is launched, the number of the kernel's inputs; see `AdjointKernel`.
       platform: the platform that a program is lowered for; empty before lowering.
     """
 
@@ -63,13 +63,13 @@ class KernelDescription(OnBothPlatforms):
 
     @property
     def place(self) -> str:
-        """File and line of its definition."""
+        """File and line of the kernel's definition."""
         code = self.kernel.func.__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        """A key that keeps nothing alive, equal for two descriptions of the same kernel and launch."""
+        """A key that is equal for two descriptions of the same kernel and launch, and keeps neither alive."""
         dims = id(self.dims) if callable(self.dims) else self.dims
         blocks = self.block_dim, self.cpu_blocks
         return type(self), id(self.kernel), self.adjoint_of, dims, self.output_init, self.in_out, self.aliases, blocks
@@ -84,7 +84,7 @@ class KernelDescription(OnBothPlatforms):
         return f"Warp kernel {self.name}"
 
     def check(self, inputs: Sequence[Struct], outs: Sequence[Struct]) -> None:
-        """Check a launch for these inputs and outputs of one slice, while it is traced.
+        """Check a launch on inputs and outputs of one slice of a batch, while JAX traces the call.
 
         Raises:
           ExportError, DtypeError, InputError: if an array does not fit its parameter; see `Parameter.check`.
@@ -103,7 +103,7 @@ class KernelDescription(OnBothPlatforms):
         return tuple(parameter for parameter in self.parameters if parameter.is_array)
 
     def threads(self, inputs: Sequence[Struct]) -> tuple[int, ...]:
-        """Return the threads along each dimension; raise `LaunchError` if there are too many, or none are given."""
+        """Return the threads along each dimension; raise `LaunchError` if they are too many or not determined."""
         dims = self._dims(inputs)
         if max(dims) > _MOST_ALONG or math.prod(dims) > _MOST:
             raise LaunchError(
@@ -141,7 +141,7 @@ class KernelDescription(OnBothPlatforms):
     def _slots(
         self, numbers: Mapping[str, int], structs: Sequence[Struct], static: Static
     ) -> tuple[tuple[Slot, ...], Any]:
-        """Return the slots of the parameters, whose arrays have *numbers* among *structs*, and the kernel for them."""
+        """Return the parameters' slots, and the kernel for their types; *numbers* are places of arrays in *structs*."""
         given: list[tuple[Parameter, Any]] = [
             (p, structs[numbers[p.name]] if p.is_array else static[p.name]) for p in self.parameters
         ]
@@ -156,9 +156,9 @@ class KernelDescription(OnBothPlatforms):
 
 
 def _refuse(launch: WarpLaunch) -> None:
-    """Raise the error of a launch with an array too long for Warp.
+    """Raise the error for a launch with an array too long for Warp.
 
-    Usually the launch is too large as well: then Warp's own error for that is raised first, by recording the launch.
+    Usually the launch has too many threads, too. Recording the launch then raises Warp's own error first.
     """
     shapes = [tuple(min(extent, _MAX_EXTENT) for extent in slot.shape) for slot in launch.slots]
     slots = tuple(dataclasses.replace(slot, shape=shape) for slot, shape in zip(launch.slots, shapes, strict=True))

@@ -1,4 +1,4 @@
-"""Threads of a launch, and of its blocks, as users give them."""
+"""Checks of the numbers of threads of a launch, and of its blocks, as users give them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_launch_dims(name: str, dims: Any) -> Any:
 
 
 def check_block_dim(name: str, block_dim: Any) -> int | None:
-    """Return the threads of a block; None: Warp's default."""
+    """Return the threads of a block as an integer; None, for Warp's default, as it is."""
     if block_dim is None:
         return None
     if isinstance(block_dim, bool) or not hasattr(block_dim, "__index__"):

@@ -1,4 +1,4 @@
-"""Targets of Warp kernels on GPUs: Warp's launch, recorded and replayed by core."""
+"""Registration of Warp kernels on GPUs: xlakernel.core records Warp's launch, and its handler replays the launch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .recipe import KernelCall
 
 @dataclasses.dataclass(frozen=True)
 class _CheckedLaunch:
-    """A launch of a kernel whose code has the key *code*: a `CompileError` if Warp compiled it again meanwhile."""
+    """A launch that raises `CompileError` if Warp compiled the kernel again: *code* is the key of the expected code."""
 
     launch: WarpLaunch
     code: str

@@ -16,12 +16,12 @@ from . import cpu, gpu
 from .description import KernelDescription
 from .recipe import KernelCall
 
-# Targets by kernel and launch, because recording a launch again takes about a millisecond.
+# The registered targets, by kernel and launch: recording a launch again would take about a millisecond.
 _targets: weakref.WeakKeyDictionary[Any, dict[Any, Target]] = weakref.WeakKeyDictionary()
 
 
 class WarpKernel(KernelDescription):
-    """A Warp kernel and its launch, which it registers on the platform that a program is lowered for."""
+    """A Warp kernel and its launch, with their registration for the platform that a program is lowered for."""
 
     def register(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool

@@ -25,14 +25,14 @@ USUAL_BLOCK = 256
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """The source of one of a kernel's parameters.
+    """The argument for one of a kernel's parameters: an array, or a static scalar.
 
     Attributes:
       dtype: Warp's type of the parameter, or of the array's elements.
-      number: the array's number among the inputs and then the outputs.
+      number: the array's number; inputs are numbered before outputs.
       shape: the array's extents, without those of a vector or matrix.
       value: the value of a static scalar; None: an array.
-      adjoint: number of the array with its derivatives, in an adjoint launch; None: none.
+      adjoint: in an adjoint launch, the number of the array with this array's cotangents; None: there is none.
     """
 
     dtype: Any
@@ -44,7 +44,7 @@ class Slot:
 
 @dataclasses.dataclass(frozen=True)
 class WarpLaunch:
-    """The work of a call: fills, then the launch.
+    """The work of a call: stores of initial values (fills), then the launch.
 
     Attributes:
       name: the kernel's name, for messages.
@@ -68,11 +68,11 @@ class WarpLaunch:
 
     @property
     def is_empty(self) -> bool:
-        """True if it has no thread."""
+        """True if the launch has no thread."""
         return 0 in self.dims
 
     def block_on(self, platform: str) -> int:
-        """Return the threads of a block that the kernel is compiled for on ``"cpu"`` or ``"cuda"``."""
+        """Return the number of threads per block that the kernel is compiled for on ``"cpu"`` or ``"cuda"``."""
         if platform == "cpu":
             return self.block_dim or 1 if launches.cpu_blocks() else 1
         return self.block_dim or USUAL_BLOCK
@@ -88,7 +88,7 @@ class WarpLaunch:
     # On the CPU
 
     def recorded(self, addresses: Sequence[int]) -> Any:
-        """Return the ``warp.Launch`` on arrays at these addresses, which are not accessed."""
+        """Return the recorded ``warp.Launch`` on arrays at these addresses, without an access to their memory."""
         check_cpu(self.name)
         compilation.load(self.name, self.kernel, "cpu", self.block_on("cpu"))
         given = self._arguments(arrays_on_cpu(addresses))
@@ -109,7 +109,7 @@ class WarpLaunch:
     # On a GPU
 
     def prepare(self, stream: int, addresses: Sequence[int]) -> Callable[[], None]:
-        """Make the arrays, which a capture may not allow, and return a function that does the work on a stream."""
+        """Make the Warp arrays now, because a capture may not allow it, and return a function that does the work."""
         device = driver.current_device()
         compilation.load(self.name, self.kernel, f"cuda:{device}", self.block_on("cuda"))
         given = self._arguments(arrays_on_gpu(self.arrays, addresses, device))
@@ -136,9 +136,9 @@ class WarpLaunch:
             adjoints = []
             for slot, value in zip(self.slots, given, strict=True):
                 if slot.adjoint is not None:
-                    # As with Warp's tape, an array's cotangent is given twice: as the argument that belongs to the
-                    # array, and as the array's own gradient. Otherwise a store would not clear the cotangent of the
-                    # element that it overwrites, and a view (``x[i]``) of the array would have none.
+                    # As with Warp's tape, an array's cotangent is passed twice: in ``adj_inputs``, and as ``grad`` of
+                    # the array. Without ``grad``, a store would not clear the cotangent of the overwritten element, and
+                    # a view (``x[i]``) of the array would have no cotangent.
                     value.grad = make(slot.adjoint, slot.shape, slot.dtype)
                 adjoints.append(value.grad if slot.value is None else value)
             return {"inputs": given, "adj_inputs": adjoints}

@@ -1,4 +1,4 @@
-"""The native entry of a Warp kernel on the CPU, called by a handler of core."""
+"""The call of a Warp kernel's native entry, its machine code on the CPU, by a handler of xlakernel.core."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .recording import Recorded
 
 
 class NativeEntry(Callee):
-    """Fills of outputs, then a call of Warp's code, which takes its structs by address.
+    """Stores of outputs' initial values (fills), then the call of Warp's code with pointers to its argument structs.
 
-    Each call has the structs as bytes in its attribute. Each thread copies them to its stack, and stores the
-    addresses of its slice's arrays there, in the words that `Layout.pointers` lists.
+    The bytes of the structs are an attribute of XLA's call. Each thread copies them to its stack, and stores the
+    addresses of the arrays of its slice (of a batch) in the copy, at the offsets that `Layout.pointers` lists.
 
     Args:
       recorded: the recorded launch; None: nothing is called.
@@ -38,7 +38,7 @@ class NativeEntry(Callee):
     out_of_bounds = UNCHECKED_THREADS
 
     def __init__(self, recorded: Recorded | None, fills: Sequence[tuple[int, bytes]]) -> None:
-        # Warp unloads a module when other kernels are defined in it, unless its launch is kept alive.
+        # Without a reference to this launch, Warp would unload the module when other kernels are defined in it.
         self.recorded = self.keep_alive = recorded
         self.fills = fills
 

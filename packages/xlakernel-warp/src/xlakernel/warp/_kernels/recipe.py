@@ -1,4 +1,4 @@
-"""Recipes of Warp kernels: written at export, read and compared in another process."""
+"""Recipes of Warp kernels: descriptions that are written at export, and read and compared in another process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .launch import WarpLaunch
 
 @dataclasses.dataclass
 class KernelCall:
-    """A kernel and the call that a target is made for.
+    """A kernel and the call that a target (a registered handler) is made for.
 
     Attributes:
       described: the kernel and its launch, on one platform.
@@ -64,15 +64,16 @@ class KernelCall:
         self.content = "" if outdated else _examine(self.described.kernel).digest
 
     def target_name(self, arguments: str, key: Any) -> str:
-        """Return the target's name, with *arguments* in readable form and a hash of *key*, which fixes its code."""
+        """Return the target's name: *arguments* in readable form, and a hash of *key*, which determines the code."""
         kernel = self.described.kernel
-        # The file and line are in messages. Those of an importable kernel may differ in another process.
+        # Messages contain the file and line, so the name depends on these; but not for an importable kernel, because it
+        # may be at another place in another process.
         place = "" if _is_importable(kernel) else self.described.place
         digest = hashlib.sha256(repr((warp.__version__, place, key)).encode()).hexdigest()[:32]
         return f"xlakernel.warp/{_path(kernel)}({arguments})#{digest}"
 
     def recipe(self, **native: Any) -> Recipe:
-        """Return the recipe that makes the target in another process; `_export.prepare` reads it.
+        """Return the recipe, from which `_export.prepare` makes the target in another process.
 
         *native* is for the CPU: the form of the recorded launch, or None for a target that runs through Python.
 
@@ -111,7 +112,7 @@ class KernelCall:
 
 
 def read_kernel(target: str, data: Mapping[str, Any]) -> Any:
-    """Return the kernel with the name, parameters and options of the exported one; raise `ExportError` without one."""
+    """Return the kernel with the exported name, parameters and options; raise `ExportError` if there is none."""
     check_format("xlakernel-warp", target, data)
     what, reference = f"the kernel {data['name']}", Reference(**data["kernel"], attribute="kernel")
     kernel = reference.find(what, lambda found: isinstance(found, warp.Kernel))

@@ -1,7 +1,8 @@
-"""A launch on the CPU as data: the code that Warp calls, the structs that it passes, and the pointers in them.
+"""A launch on the CPU as data: the code that Warp calls, its argument structs, and the pointers in the structs.
 
-As on a GPU, the arguments are packed by Warp and not by this package: Warp records a launch on made-up addresses, which
-is not run. Two such launches on different addresses show which words are pointers, and to which arrays.
+As on a GPU, Warp packs the arguments, and not this package: Warp records a launch on made-up addresses, without running
+the kernel. The comparison of two recordings on different addresses shows which 8-byte words of the structs are
+pointers, and to which arrays.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _FIRST, _APART, _MOVED = 1 << 44, 1 << 40, 1 << 30
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Places in the structs that a native entry is called with, which are stored one after the other.
+    """Places in the structs that a native entry is called with. The structs are stored one after the other.
 
     Attributes:
       structs: the offset of each struct.
-      nbytes: the size of all of them.
+      nbytes: the size of all structs together.
       pointers: (offset, number of the array) of each word that points to the beginning of an array.
     """
 
@@ -44,7 +45,7 @@ class Recorded:
       launch: Warp's object, which owns the code.
       entry: address of the code.
       layout: places in the structs.
-      data: their bytes, with zeros in place of pointers.
+      data: the structs' bytes, with zeros in place of pointers.
       content: a key of the code.
     """
 
@@ -68,7 +69,7 @@ def record(launch: WarpLaunch) -> Recorded:
 def _record(launch: WarpLaunch) -> Recorded:
     places = [_FIRST + number * _APART for number in range(len(launch.arrays))]
     moved = [place + (number + 1) * _MOVED for number, place in enumerate(places)]
-    with lock:  # otherwise another thread could have Warp hash the module again
+    with lock:  # without it, another thread could make Warp hash the module again
         first, second = launch.recorded(places), launch.recorded(moved)
         content = code.content(launch.kernel, launch.block_on("cpu"))
     entry = launches.native_entry(second)
@@ -95,7 +96,7 @@ def _join(structs: Sequence[bytes]) -> tuple[tuple[int, ...], bytearray]:
 
 
 def _pointers(one: bytearray, other: bytearray, moves: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return the words that moved as an array did, given each array's address in *one* and in *other*."""
+    """Return the offset and array number of each pointer; *moves* are each array's addresses in *one* and *other*."""
     numbers = {move: number for number, move in enumerate(moves)}
     found = []
     for offset in range(0, len(one), _WORD):

@@ -19,7 +19,7 @@ Static = Mapping[str, np.generic]
 
 
 class OnBothPlatforms(Kernel):
-    """A kernel, or a function that launches kernels; its subclasses are dataclasses with the fields below.
+    """A kernel, or a function that launches kernels. Subclasses are dataclasses with the fields below.
 
     Attributes:
       parameters: its parameters.
@@ -36,7 +36,7 @@ class OnBothPlatforms(Kernel):
         return tuple(parameter.name for parameter in self.parameters if not parameter.is_array)
 
     def number(self, name: str, value: Any) -> Any:
-        """Return a scalar of a call as core takes it."""
+        """Return a scalar of a call as xlakernel.core takes it."""
         return next(p for p in self.parameters if p.name == name).number(value, self.name)
 
     def on(self, platform: str) -> Kernel:
@@ -53,7 +53,7 @@ class OnBothPlatforms(Kernel):
         debug: bool = False,
         levels: int = 0,
     ) -> Target:
-        """Have Warp compile it, and register the handler that runs it."""
+        """Have Warp compile the kernel or function, and register the handler that runs it."""
         guard()
         return self.register(inputs, outs, static, ordered=ordered, debug=debug)
 
@@ -61,4 +61,4 @@ class OnBothPlatforms(Kernel):
     def register(
         self, inputs: Sequence[Struct], outs: Sequence[Struct], static: Static, *, ordered: bool, debug: bool
     ) -> Target:
-        """Register the handler for its platform; see `target`."""
+        """Register the handler for the field *platform*; see `target`."""

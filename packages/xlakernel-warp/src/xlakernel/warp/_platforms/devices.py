@@ -16,7 +16,7 @@ MakeArray = Callable[[int, tuple[int, ...], Any], Any]
 
 
 def check_cpu(name: str) -> None:
-    """Raise `DeviceError` if this build of Warp has no CPU support; *name* is the kernel's, for the message."""
+    """Raise `DeviceError` if this build of Warp has no CPU support; *name* is the kernel's name, for the message."""
     if not warp.is_cpu_available():
         raise DeviceError(
             f"{name}: this build of Warp does not include CPU support. Install a wheel from PyPI, "
@@ -25,7 +25,7 @@ def check_cpu(name: str) -> None:
 
 
 def check_gpu(name: str) -> None:
-    """Raise `DeviceError` if there is no GPU, or Warp does not run on it; *name* is the kernel's, for the message."""
+    """Raise `DeviceError` if there is no GPU, or Warp does not run on it; *name* is the kernel's name."""
     driver.devices()
     if not warp.is_cuda_available():
         raise DeviceError(
@@ -42,7 +42,7 @@ def device_set_up() -> Iterator[None]:
 
 
 def arrays_on_cpu(addresses: Sequence[int]) -> MakeArray:
-    """Return a function that makes Warp arrays on host memory at these addresses."""
+    """Return a `MakeArray` for host memory; *addresses* has the address of each array of a call."""
 
     def make(number: int, shape: tuple[int, ...], dtype: Any) -> Any:
         return warp.array(ptr=addresses[number], shape=shape, dtype=dtype, device="cpu", copy=False)
@@ -51,7 +51,7 @@ def arrays_on_cpu(addresses: Sequence[int]) -> MakeArray:
 
 
 def arrays_on_gpu(arrays: Sequence[Array], addresses: Sequence[int], device: int) -> MakeArray:
-    """Return a function that makes Warp arrays on a GPU's memory at these addresses."""
+    """Return a `MakeArray` for a GPU's memory; *addresses* has the address of each array of a call."""
 
     def make(number: int, shape: tuple[int, ...], dtype: Any) -> Any:
         return warp_streams.device_array(addresses[number], arrays[number].nbytes, shape, dtype, device)

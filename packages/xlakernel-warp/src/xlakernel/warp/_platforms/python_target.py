@@ -1,4 +1,4 @@
-"""Targets on the CPU that run through Python, also for debug mode."""
+"""Targets (registered handlers) on the CPU that run through Python, also for debug mode."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from xlakernel.core.backend.native import UNCHECKED_THREADS, ArrayView, HostMemo
 
 
 def python_target(launchable: Launchable, *, once: bool, debug: bool, target: str | None = None) -> Target:
-    """Return the target that runs a launchable on the CPU, under its name or the name *target*.
+    """Return the target that runs a launchable (the work of a call) on the CPU, under its name or the name *target*.
 
-    In debug mode a call runs it on copies, and again where an element may be unwritten, unless it must run only *once*.
+    In debug mode, a call runs the work on copies of its arrays. Unless the work must run only *once*, it runs several
+    times, to find elements that are not written.
     """
     observer = _Observer(launchable.label, launchable.place, once=once) if debug else None
     name = target or launchable.name + launchable.own + (f" debug{' once' * once}" if debug else "")
     handler = functools.partial(build_python_handler, launchable, observer=observer, stream=0)
-    # Building takes Numba's lock, which must be taken before the registry's, as for Numba's kernels.
+    # `ensure_registered` holds the registry's lock while *handler* takes Numba's. All threads must take both locks in
+    # the same order, or two could wait for each other; kernels of Numba take Numba's lock first.
     with global_compiler_lock:
         return Target(ensure_registered(name, "cpu", handler, launchable.recipe))
 
@@ -30,4 +32,4 @@ class _Observer(Observer):
 
     def __call__(self, stream: int, inputs: Sequence[ArrayView], outputs: Sequence[ArrayView], run: Run) -> None:
         """Observe the call *run*."""
-        self.observe(inputs, outputs, run, HostMemory())  # type: ignore[arg-type]  # which returns no error, but raises
+        self.observe(inputs, outputs, run, HostMemory())  # type: ignore[arg-type]  # *run* raises, and returns no error

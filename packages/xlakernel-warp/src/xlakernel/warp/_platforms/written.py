@@ -19,7 +19,7 @@ def listed(parameters: Sequence[Parameter]) -> list[list[str]]:
 
 
 def check_listed(what: str, kind: str, there: Sequence[Sequence[str]], here: Sequence[Sequence[str]]) -> None:
-    """Raise `ExportError` unless the parameters or options (*kind*) of *what* are the same *here* as *there*."""
+    """Raise `ExportError` if the parameters or options (*kind*) of *what* differ *here* from the exported, *there*."""
     if [list(pair) for pair in there] != [list(pair) for pair in here]:
         one, other = (", ".join(": ".join(pair) for pair in found) for found in (there, here))
         raise ExportError(
@@ -29,7 +29,7 @@ def check_listed(what: str, kind: str, there: Sequence[Sequence[str]], here: Seq
 
 
 def check_blocks(what: str, data: Mapping[str, Any]) -> None:
-    """Raise `ExportError` unless blocks on the CPU have as many threads as in the recipe *data* of *what*."""
+    """Raise `ExportError` if Warp's setting for blocks on the CPU differs from that in *data*, the recipe of *what*."""
     if data["platform"] == "cpu" and data["cpu_blocks"] != cpu_blocks():
         raise ExportError(
             f"deserialize: {what} was exported with warp.config.enable_cpu_blocks = {data['cpu_blocks']}; other blocks "

@@ -29,8 +29,8 @@ class Derivative:
       reference: ``reference(*inputs, **static) -> results``, in plain JAX.
       jvp: ``jvp(primals, tangents, **static) -> tangents of the results``.
       vjp: ``vjp(primals, results, cotangents, **static) -> cotangents of the inputs``.
-      transposes: pairs of the positions of inputs that the kernel is jointly linear in, and the function
-        ``transpose(inputs, cotangents, **static)`` for them.
+      transposes: pairs ``(positions, function)``. The kernel is jointly linear in the inputs at the *positions*, and
+        ``function(inputs, cotangents, **static)`` returns their cotangents.
       spelled: how the author declares a derivative, for messages: ``"{}="`` for a kernel, ``"def_{}"`` for an operator.
     """
 
@@ -63,7 +63,7 @@ def declare(
     """Check the declarations of an author; return None if there are none.
 
     Raises:
-      KernelTypeError: if one of them is not a function, or they contradict each other.
+      KernelTypeError: if a declaration is not a function, or declarations contradict each other.
     """
     functions = {"reference": reference, "jvp": jvp, "vjp": vjp}
     for keyword, function in functions.items():

@@ -1,7 +1,7 @@
 """Calls of wrapped kernels and of operators with the derivatives that their authors declare.
 
-A derivative is declared by plain JAX functions or by other kernels. With a JVP and a VJP, the tangent map is one
-`multilinear` call: the JVP evaluates it and the VJP transposes it.
+A derivative is declared by plain JAX functions or by other kernels. With a JVP and a VJP, the map from the tangents of
+the inputs to those of the results is one `multilinear` call: the JVP evaluates the map and the VJP transposes it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Differentiable:
       run: the kernel, ``run(*inputs, *scalars) -> list of results``; it has no rule of its own for derivatives.
       outs: the results.
       tree: the structure of the results in the functions that the author declares.
-      static: the call's keywords.
+      static: the call's static keywords.
       has_side_effect: run the kernel even if its results are not used.
       offered: optional keywords; each is passed to the author's functions that have a parameter of this name.
       scalars: the names of scalars that are operands; they follow the inputs.
@@ -79,7 +79,7 @@ class Differentiable:
     # The tangents of a call without transposes.
 
     def _tangents(self, primals: Sequence[Any], results: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-        """Return the tangents of the results of inexact dtype, given those of the inputs (None: zero)."""
+        """Return the tangents of the results of inexact dtype, given the *tangents* of the arguments (None: zero)."""
         primals = list(primals)
         if self.derivative.jvp is None and self.derivative.vjp is None:
             return _tangents_of(self._reference, primals, tangents)
@@ -227,7 +227,7 @@ class Differentiable:
         return [every[i] for i in smooth]
 
     def _cotangents(self, what: str, found: Any, positions: Sequence[int], primals: Sequence[Any]) -> list[Any]:
-        """Check the cotangents that an author's function returned for the *primals*; return None for integers."""
+        """Check and return the cotangents that an author's function returned for *primals*; None for integers."""
         number = len(primals)
         if found is None:  # a forgotten return must not become a zero
             raise ResultError(
@@ -257,7 +257,7 @@ class Differentiable:
     # Calls of the author's functions.
 
     def _split(self, arguments: Sequence[Any]) -> tuple[Sequence[Any], dict[str, Any]]:
-        """Return the inputs, and the scalars that follow them, by name."""
+        """Return the inputs and, by name, the scalars that follow the inputs in *arguments*."""
         count = len(arguments) - len(self.scalars)
         return arguments[:count], dict(zip(self.scalars, arguments[count:], strict=True))
 
@@ -302,7 +302,7 @@ def _tangents_of(run: Callable[..., list[Any]], primals: Sequence[Any], tangents
 
 
 def _of(run: Callable[..., list[Any]], primals: Sequence[Any], chosen: Sequence[int]) -> Callable[..., list[Any]]:
-    """Return *run* as a function of the *chosen* inputs, which returns the results that can have tangents."""
+    """Return a function of the *chosen* inputs of *run* that returns the results that can have tangents."""
 
     def of_chosen(*values: Any) -> list[Any]:
         moved = list(primals)
@@ -319,12 +319,12 @@ _ARRAY = object()  # in place of an array among the results of a rule
 def _examined(
     function: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[Callable[[], Any], list[Any]]:
-    """Return the call of *function*, and the values that it uses besides its arguments; a tracer may be among them."""
+    """Return a function that calls *function*, and the values (maybe tracers) that it uses besides its arguments."""
 
     def run() -> Any:
         return function(*args, **keywords)
 
-    # It may reach a value in many ways, by an object for example: a trace finds all.
+    # *function* may reach a value in many ways, for example through an object: a trace finds all values.
     traced = {name: value for name, value in keywords.items() if isinstance(value, jax.core.Tracer)}
     found: list[Any] = []
     tree = None
@@ -332,7 +332,7 @@ def _examined(
     def call(args: list[Any], traced: dict[str, Any]) -> list[jax.Array]:
         nonlocal tree
         leaves, tree = jax.tree.flatten(function(*args, **{**keywords, **traced}))
-        # No tracer outlives the trace. Numbers are for the caller to refuse.
+        # `_ARRAY` replaces arrays, so that no tracer outlives the trace. The caller checks the other leaves.
         found[:] = [_ARRAY if isinstance(leaf, jax.Array) else leaf for leaf in leaves]
         return [leaf for leaf in leaves if isinstance(leaf, jax.Array)]
 

@@ -1,11 +1,11 @@
 """Functions with the derivatives that their authors declare, as a JAX primitive.
 
 JAX cannot transpose a kernel. This primitive has a function and its transposes as parameters: JAX evaluates the
-function, and reverse mode runs a transpose. `jax.custom_derivatives.linear_call` does that too, but has no batching
-rule. The rule for tangents is a parameter as well, rather than a `jax.custom_jvp` around the primitive: JAX drops such
-a rule in the partial evaluation of a loop, and would then differentiate the kernel itself, which is an error. Under
-``jax.vmap`` the primitive records the mapped axes of its arguments. The function, a transpose, or the tangents are
-mapped when they are run.
+function, and reverse mode runs a transpose. `jax.custom_derivatives.linear_call` does the same, but has no batching
+rule. The rule for tangents is a parameter as well. A `jax.custom_jvp` around the primitive would not do: JAX drops its
+rule in the partial evaluation of a loop, and would then differentiate the kernel itself, which is an error. Under
+``jax.vmap``, the primitive records the mapped axes of its arguments; the function, the transpose or the tangents are
+mapped when they run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Group:
     Attributes:
       positions: the positions of the arguments.
       transpose: ``transpose(arguments, cotangents) -> cotangents of the group``. The group's own arguments are None,
-        and so are the cotangents of integers. It checks its results.
+        and so are the cotangents of integers. The function checks its own results.
     """
 
     positions: tuple[int, ...]
@@ -59,12 +59,14 @@ class Multilinear:
       evaluate: the function; it takes its arguments one by one and returns a list of arrays.
       outs: the structs of its results.
       groups: the groups; no argument is in two of them.
-      tangents: ``tangents(arguments, results, tangents of the arguments)`` returns the tangents of the results of
-        inexact dtype, for the arguments outside of the groups. The tangent of an argument is None if it is zero or
-        belongs to a group. None: the function has no derivative with respect to these arguments.
-      has_side_effect: evaluate the function even if its results are not used, but not to compute tangents.
-      sharded_like: a function of the arguments whose results have the same sharding over explicit mesh axes as those of
-        *evaluate*, traced in its place; None: *evaluate* itself.
+      tangents: a function ``tangents(arguments, results, argument_tangents)`` for the arguments outside of the groups.
+        It returns the tangents of the results of inexact dtype. In *argument_tangents*, a tangent is None if it is zero
+        or its argument belongs to a group. If *tangents* is None, there is no derivative with respect to arguments
+        outside of the groups.
+      has_side_effect: True: the function is evaluated even if its results are not used, and is never evaluated to
+        compute tangents.
+      sharded_like: a function that is traced in place of *evaluate*, to find the sharding of the results over explicit
+        mesh axes. None: *evaluate* itself is traced.
       spelled: how the author declares a derivative, as in `Derivative`; for messages.
       scalars: the names of the last arguments, which are scalars; for messages.
     """
@@ -100,9 +102,9 @@ def with_tangents(
     tangents: Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], list[Any]],
     *groups: Group,
 ) -> Callable[..., list[Any]]:
-    """Return the plain JAX function *run* with other *tangents* and linear *groups*, as in `Multilinear`.
+    """Return a function that computes *run*, a plain JAX function, with the *tangents* and *groups* of a `Multilinear`.
 
-    It takes the place of `jax.custom_jvp`, whose rule JAX drops in the partial evaluation of a loop.
+    It replaces a `jax.custom_jvp`: JAX drops the rule of a `jax.custom_jvp` in the partial evaluation of a loop.
     """
 
     def call(*arguments: Any) -> list[Any]:
@@ -123,7 +125,7 @@ def _run(*arguments: Any, function: Multilinear, levels: tuple[Level, ...]) -> l
 
 
 def _impl(*arguments: Any, **params: Any) -> list[Any]:
-    with jax.disable_jit(False):  # jax.disable_jit applies to functions of the user
+    with jax.disable_jit(False):  # jax.disable_jit is for functions of the user, not for this program
         results: list[Any] = jit_primitive(functools.partial(_run, **params), str(params["function"]))(*arguments)
         return results
 
@@ -185,7 +187,7 @@ def _jvp(arguments: Sequence[Any], tangents: Sequence[Any], *, function: Multili
 def _linear(function: Multilinear) -> Multilinear:
     """Return *function* as the linear map of the tangents of a group.
 
-    If it has a side effect, the map can be transposed, but raises an error when it is evaluated.
+    If *function* has a side effect, the map can be transposed, but its evaluation raises an error.
     """
     if not function.has_side_effect:
         return function

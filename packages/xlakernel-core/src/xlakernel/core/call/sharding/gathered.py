@@ -2,9 +2,9 @@
 
 XLA decides how to split an array when it partitions a program, after tracing and lowering. So a program for several
 devices has an additional custom call beside each call without a rule, with the same operands. When XLA partitions the
-custom call, it calls the function that is registered under its name, which sees the sharding of the operands and warns;
-the custom call is then removed. The program refers to no object of this process, so JAX can keep it in its persistent
-cache.
+custom call, it calls the function that is registered under the name of the custom call. The function warns if the
+operands are split, and XLA removes the custom call. The program refers to no object of this process, so JAX can keep it
+in its persistent cache.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from .rule import Axes, ShardingRule, extents_of
 
 
 def may_split() -> bool:
-    """Return True if XLA can split calls by rules: not inside `jax.shard_map`, nor in an export, nor without Shardy."""
+    """Return True if XLA can split calls by rules: False inside `jax.shard_map`, in an export and without Shardy."""
     is_manual = AxisType.Manual in get_abstract_mesh().axis_types
     return not (is_manual or is_exporting()) and bool(jax.config.jax_use_shardy_partitioner)  # type: ignore[attr-defined]
 
@@ -25,9 +25,10 @@ def may_split() -> bool:
 def partitioned(
     rule: ShardingRule, run: Callable[..., list[Any]], outs: Sequence[Struct]
 ) -> Callable[..., tuple[Any, ...]]:
-    """Return the call with the results *outs* as a function that XLA splits by *rule*, batch dimensions included.
+    """Return a function that computes a call, and that XLA splits by *rule*.
 
-    ``run(outs, *inputs)`` computes the call on one device's part, which has the results *outs*.
+    ``run(part, *inputs)`` computes one device's part of the call, with the results *part*; *outs* are all results. Rule
+    and results include batch dimensions.
     """
 
     def whole(*inputs: Any) -> tuple[Any, ...]:
@@ -65,14 +66,14 @@ def partitioned(
         "reduction_factors": tuple(letters[f] for f in letters if f in summed),
         "need_replication_factors": tuple(letters[f] for f in letters if f in rule.whole),
     }
-    # Shardings are decoded by `spec_of`: JAX's decoder fails if one splits a mesh axis in two, as after a reshape.
+    # `spec_of` decodes shardings: JAX's decoder fails if a sharding splits a mesh axis in two, as after a reshape.
     text = f"{inputs} -> {results}"
     call.def_partition(partition=partition, sharding_rule=text, decode_shardings=False, **keywords)
     return call
 
 
 def _divisible(rule: ShardingRule, mesh: Any, axes: Axes, inputs: Sequence[Any]) -> Axes:
-    """Return *axes* without the factors that the mesh does not divide, since all parts of a call have one shape."""
+    """Return *axes* without factors of a size that the mesh does not divide: all parts of a call have one shape."""
     sizes = dict(extents_of(rule.inputs, inputs))
     counts = {factor: int(np.prod([mesh.shape[name] for name in names])) for factor, names in axes.items()}
     return {factor: names for factor, names in axes.items() if sizes[factor] % counts[factor] == 0}

@@ -1,10 +1,10 @@
 """Einsum-like rules that split a call over devices.
 
-A rule such as ``"m k, k n -> m n"`` gives each dimension a factor. A factor of both inputs and outputs is split over
-the mesh axes that split these arrays. A factor that the outputs lack is summed over, as in einsum: each device computes
-a partial result, and JAX adds the partial results. That is right for a sum of products, and wrong for a mean, a
-maximum, or a sum with a bias. A factor in brackets, ``"i [j] -> i [j]"``, is never split: each device has the whole
-dimension. A factor that no input has must be in brackets.
+A rule such as ``"m k, k n -> m n"`` gives each dimension of the inputs and outputs a name, its factor. A factor of both
+inputs and outputs is split over the mesh axes that split these arrays. A factor that the outputs lack is summed over,
+as in einsum: each device computes a partial result, and JAX adds the partial results. This is right for a sum of
+products, and wrong for a mean, a maximum, or a sum with a bias. A factor in brackets, ``"i [j] -> i [j]"``, is never
+split: each device has the whole dimension. A factor that no input has must be in brackets.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class ShardingRule:
                 f"{owner}: sharding_rule {text!r} has the factor {name!r} in an output and in no input, so each device "
                 f"computes the whole dimension: write [{name}], or give an input that factor."
             )
-        # An output without a factor that other outputs have may be summed over it or not depend on it. The rule does
-        # not tell, so such a factor is not split.
+        # If only some outputs have a factor, another output may be summed over the factor, or not depend on it. The
+        # rule does not tell, so such a factor is not split.
         unclear = {name for name in in_some if not all(name in term for term in outs)}
         return cls(inputs, outs, frozenset(bracketed | unclear))
 
@@ -120,7 +120,7 @@ class ShardingRule:
     def batched(self, batch: Sequence[Any], inputs: Sequence[Any]) -> ShardingRule:
         """Return the rule of the same call with leading dimensions of the sizes *batch*.
 
-        An input whose extent is 1 there is shared by all slices.
+        All slices share an input that has an extent of 1 in such a dimension.
         """
         levels = len(batch)
         terms = tuple(
@@ -128,7 +128,7 @@ class ShardingRule:
             for x, term in zip(inputs, self.inputs, strict=True)
         )
         shared = {levels + i for i in range(levels)}
-        unmapped = set(range(levels)) - {factor for term in terms for factor in term}  # batches that no input has
+        unmapped = set(range(levels)) - {factor for term in terms for factor in term}  # levels that no input has
         outs = tuple((*range(levels), *term) for term in self.outs)
         return ShardingRule(terms, outs, self.whole | shared | unmapped)
 
@@ -155,7 +155,7 @@ class ShardingRule:
             for term, spec in zip(terms, specs, strict=False):
                 for factor, entry in zip(term, spec, strict=False):
                     names = entry if isinstance(entry, tuple) else (entry,)
-                    free = not used.intersection(names)  # a mesh axis splits one factor
+                    free = not used.intersection(names)  # a mesh axis splits only one factor
                     if entry not in (None, ()) and factor not in chosen and factor not in self.whole and free:
                         chosen[factor] = names
                         used.update(names)

@@ -2,8 +2,8 @@
 
 Each array of a recording lies in a range of its own, with room on both sides. So an address in a launch identifies the
 array and the offset that it points to, even before the array's beginning. The same small piece of memory is mapped
-throughout all ranges: libraries can query the properties of a pointer, and work that a function launches outside of the
-capture by mistake, which is executed at once, does no harm.
+throughout all arrays, so that libraries can query the properties of a pointer. If a function launches work outside of
+the capture by mistake, the work is executed at once on this memory, and does no harm.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cuda.bindings import driver as cuda
 
 from ..driver import check
 
-_BACKED = 1 << 30  # bytes of an array that are backed by memory; mapping more takes milliseconds
+_BACKED = 1 << 30  # the most bytes of an array that are backed by memory; mapping more takes milliseconds
 _KEPT = 64  # ranges of the smallest size that are kept for later recordings, for each device
 _REST = 10.0  # seconds before a larger range is freed, as work launched outside the capture may still use it
 
@@ -32,8 +32,8 @@ _state = threading.local()
 class _Range:
     begin: int
     end: int
-    start: int  # of the array
-    nbytes: int  # of the array
+    start: int  # address of the array
+    nbytes: int  # size of the array
     backed: int  # bytes that are backed by memory, after the room before the array
 
 
@@ -68,7 +68,7 @@ class Ranges:
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let `temporary` reserve addresses here, in this thread."""
+        """In this context, `temporary` reserves addresses from this object, in this thread."""
         before = getattr(_state, "ranges", None)  # recordings nest: a recorded function may trace another one
         _state.ranges = self
         try:
@@ -77,19 +77,19 @@ class Ranges:
             _state.ranges = before
 
     def free(self) -> None:
-        """Return the addresses, for use by other recordings."""
+        """Give the ranges back, for use by other recordings."""
         while self._ranges:
             self._backing.give_back(self._ranges.pop())
 
 
 @dataclasses.dataclass
 class _Backing:
-    """The memory behind the ranges of a device, and its unused ranges.
+    """The memory that backs the ranges of a device, and the unused ranges of the device.
 
     Attributes:
       granule: the unit of the driver's mappings, in bytes.
       memory: one granule of memory.
-      access: the driver's description of who may access it.
+      access: the driver's description of the devices that may access the memory.
       kept: unused ranges of the smallest size.
       resting: larger unused ranges, and the times at which to free them.
     """
@@ -105,7 +105,7 @@ class _Backing:
         return self.kept.pop() if self.kept and nbytes <= self.granule else self._make(nbytes)
 
     def _make(self, nbytes: int) -> _Range:
-        """Reserve and back a range for an array of this size, with a granule of room before it and behind it."""
+        """Reserve and back a range for an array of this size, with a granule of room before and after the array."""
         granules = max(1, -(-nbytes // self.granule))
         size = (granules + 2) * self.granule
         begin = int(check(cuda.cuMemAddressReserve(size, self.granule, 0, 0)))

@@ -48,7 +48,7 @@ class Closure:
 
     Attributes:
       arrays: the device arrays.
-      state: numbers, texts, and the identities of other objects. It changes when an attribute is rebound.
+      state: numbers, texts, and the identities of other objects. *state* changes when an attribute is rebound.
     """
 
     def __init__(self, roots: Iterable[Any]) -> None:
@@ -60,7 +60,7 @@ class Closure:
 
     @property
     def objects(self) -> list[Any]:
-        """All objects found. Those that are kernels keep the modules loaded that contain the code of a plan."""
+        """All objects found. The kernels among them keep the modules with the code of a plan loaded."""
         return list(self._seen.values())
 
     def _visit(self, value: Any, names: frozenset[str], depth: int) -> None:
@@ -129,7 +129,7 @@ def _device_array(value: Any) -> DeviceArray | None:
         begin = interface["data"][0]
         shape, strides = interface["shape"], interface.get("strides")
         itemsize = np.dtype(interface["typestr"]).itemsize
-    except Exception:  # noqa: BLE001  # a property of a foreign object may raise anything: it is no device array
+    except Exception:  # noqa: BLE001  # the property of a foreign object may raise anything
         return None
     steps = strides or [itemsize * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
     reach = [step * max(extent - 1, 0) for step, extent in zip(steps, shape, strict=True)]

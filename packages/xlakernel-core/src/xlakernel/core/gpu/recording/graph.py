@@ -17,18 +17,18 @@ from ..plan import Copy, Fill, Launch, Step
 _Kind = cuda.CUgraphNodeType
 _Attribute = cuda.CUlaunchAttributeID
 
-# Launch attributes that are repeated in a replay …
+# Launch attributes that a replay repeats.
 _KEPT = (
     _Attribute.CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
     _Attribute.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
     _Attribute.CU_LAUNCH_ATTRIBUTE_PRIORITY,
 )
-# … and those that cannot be: a window of addresses, and objects of the capture.
+# Launch attributes that a replay cannot repeat: a window of addresses, and objects of the capture.
 _REFUSED = (
     _Attribute.CU_LAUNCH_ATTRIBUTE_ACCESS_POLICY_WINDOW,
     _Attribute.CU_LAUNCH_ATTRIBUTE_DEVICE_UPDATABLE_KERNEL_NODE,
 )
-_ATTRIBUTE_VALUE = 64  # bytes of a CUlaunchAttributeValue, which follows 8 bytes of a CUlaunchAttributeID and padding
+_ATTRIBUTE_VALUE = 64  # bytes of a CUlaunchAttributeValue, after 8 bytes of a CUlaunchAttributeID and padding
 _DEVICE_MEMORY = (cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE, cuda.CUmemorytype.CU_MEMORYTYPE_UNIFIED)
 
 _NOT_REPLAYED = {
@@ -48,7 +48,7 @@ class Capture:
     """The work of one capture.
 
     Attributes:
-      steps: in an order that one stream may follow; all addresses are those of the capture.
+      steps: in an order in which one stream can run them; all addresses are those of the capture.
       sizes: the sizes of the parameters of each launch, by the number of its step.
       allocations: address and size of the memory allocated on the stream, without overlaps.
       portable: whether the kernels' handles are valid on every device.
@@ -64,8 +64,8 @@ def read_graph(graph: Any, label: str) -> Capture:
     """Return the work in *graph*.
 
     Args:
-      graph: the graph of a stream capture. Its nodes are listed in the order of their capture, and each depends on
-        earlier ones only: one stream can follow this order, also if several streams were captured.
+      graph: the graph of a stream capture. Its nodes are listed in the order of their capture, and each node depends
+        only on earlier nodes. One stream can therefore run them in this order, even if several streams were captured.
       label: the function's name, for messages.
 
     Raises:
@@ -97,7 +97,7 @@ def read_graph(graph: Any, label: str) -> Capture:
 
 
 def without_overlaps(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the union of *blocks* as address and size of separate blocks, in the order of their first parts.
+    """Unite overlapping *blocks*; return address and size of each result, in the order of its first block.
 
     The driver reuses the addresses of memory that has been freed, for blocks of other sizes too. Blocks that shared
     addresses in the capture share memory in the replay.

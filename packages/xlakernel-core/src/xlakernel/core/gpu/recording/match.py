@@ -1,4 +1,4 @@
-"""Comparison of two recordings: a word that moved with an array is a pointer into it, and all else must be equal."""
+"""Comparison of two recordings: 8 bytes that changed with an array's address are a pointer; the rest must be equal."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StructMismatch(RecordingError):
 
 
 def match(one: Recording, two: Recording, launchable: Launchable, device: int) -> tuple[Plan, Any]:
-    """Return the plan of two recordings on different addresses, and the device arrays to keep alive for it.
+    """Return the plan of two recordings on different addresses, and the device arrays to keep alive for the plan.
 
     Raises:
       StructMismatch: if they differ inside a struct.
@@ -141,7 +141,7 @@ class _Matching:
                 return None
             if one.kind == "range" and one.number == two.number < len(self.arrays):
                 return Pointer(one.number, one.offset)
-            # An array that the function refers to is not temporary memory: the function alternates between arrays.
+            # Arrays that the function refers to are not temporary memory: the function alternates between arrays.
             temporary = one.kind != "allocation" or not (self._owner(first, one) or self._owner(second, two))
             if temporary and (one.kind == "allocation" or one.number == two.number):
                 return Pointer(self._scratch(one, two), one.offset)
@@ -175,7 +175,7 @@ class _Matching:
             self._known = Closure(self.launchable.closed_over).arrays
         begin = address - place.offset  # The array must lie in the allocation; an empty array may lie anywhere.
         for found in self._known:
-            # An address at its end is not in it: another block of a library's pool may begin there.
+            # The address at an array's end is not in the array: another block of a library's pool may begin there.
             if found.begin <= address < found.end and begin <= found.begin < begin + place.size:
                 return found
         return None
@@ -187,7 +187,7 @@ class _Matching:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """A byte of a block of memory: of an array's range, of memory allocated on the stream, or of another allocation."""
+    """A byte of a block of memory: an array's range, memory allocated on the stream, or another allocation."""
 
     kind: Literal["range", "stream", "allocation"]
     number: int
@@ -205,7 +205,7 @@ def _place(recording: Recording, word: int) -> _Place | None:
     if found := recording.ranges.find(word):
         number, offset = found
         return _Place("range", number, offset, recording.ranges.size(number))
-    for behind in (0, 1):  # the address after a block belongs to it, unless another one begins there
+    for behind in (0, 1):  # the address after a block belongs to the block, unless another block begins there
         for number, (begin, size) in enumerate(recording.capture.allocations):
             if begin <= word < begin + size + behind:
                 return _Place("stream", number, word - begin, size)

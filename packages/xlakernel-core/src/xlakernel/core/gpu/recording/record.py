@@ -1,8 +1,8 @@
 """Recording of the work that a function launches: twice, on different addresses, to find the pointers in it.
 
 The function runs inside a stream capture, in which nothing is executed, and the work is read from the driver's graph.
-A word that moved with an address from one recording to the next is a pointer, and everything else must be equal: then
-the work is the same for arrays at any addresses, and can be replayed.
+A word (8 bytes) that differs between two recordings as an address does is a pointer. Everything else must be equal. The
+work is then the same for arrays at any addresses, and can be replayed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from .addresses import Ranges
 from .graph import read_graph
 from .match import Recording, StructMismatch, match
 
-_ATTEMPTS = 5  # recordings, until two agree
-_ALIGNMENT = 256  # of XLA's buffers
+_ATTEMPTS = 5  # the largest number of recordings, until two agree
+_ALIGNMENT = 256  # bytes, of XLA's buffers
 
 _Code = cuda.CUresult
 _RELAXED = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -48,7 +48,7 @@ _REASONS = {
 
 
 def record(launchable: Launchable, device: int) -> tuple[Plan, Any]:
-    """Return the plan of *launchable*, which is launched at least twice, and the device arrays to keep alive for it.
+    """Launch *launchable* at least twice, and return its plan and the device arrays to keep alive for the plan.
 
     Raises:
       RecordingError: if the work cannot be recorded, or is not the same each time.
@@ -85,16 +85,16 @@ class _InterruptedCapture(RecordingError):
 
 
 def _shift(array: Array) -> int:
-    """Return an offset from XLA's alignment that a slice of a batch may have.
+    """Return an offset from XLA's alignment that the array of a slice of a batch may have.
 
-    Of two recordings, one has this offset, so that work that depends on the alignment differs between them.
+    One of two recordings uses this offset. Work that depends on the alignment then differs between the recordings.
     """
     return min(array.nbytes & -array.nbytes, _ALIGNMENT) % (2 * _ALIGNMENT)
 
 
 def _capture(launchable: Launchable, ranges: Ranges, addresses: Sequence[int]) -> Recording:
-    # A blocking stream: while it is captured, the driver refuses launches on the default stream, which would run at
-    # once on the addresses of the recording.
+    # The stream is a blocking one: during its capture the driver refuses launches on the default stream, where they
+    # would run at once on the addresses of the recording.
     stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_DEFAULT))
     raised: BaseException | None = None
     try:

@@ -65,7 +65,7 @@ STRUCTS = (CUlaunchConfig, CUlaunchAttribute, CUDA_MEMCPY3D)
 #: ``CU_MEMORYTYPE_DEVICE``.
 MEMORY_TYPE_DEVICE = 2
 
-#: Names of the driver's functions in libcuda.so.1; those of fills by the bytes of an element.
+#: Names of the driver's functions in libcuda.so.1; the functions of fills by the bytes of an element.
 LAUNCH = "cuLaunchKernelEx"
 FILL_ROW = {1: "cuMemsetD8Async", 2: "cuMemsetD16Async", 4: "cuMemsetD32Async"}
 FILL_ROWS = {1: "cuMemsetD2D8Async", 2: "cuMemsetD2D16Async", 4: "cuMemsetD2D32Async"}
@@ -77,7 +77,7 @@ FUNCTIONS = (LAUNCH, *FILL_ROW.values(), *FILL_ROWS.values(), COPY_ROW, COPY_ROW
 
 #: ``CUresult``s of exhausted resources: ``CUDA_ERROR_OUT_OF_MEMORY``, ``…LAUNCH_OUT_OF_RESOURCES``.
 EXHAUSTED = (2, 701)
-#: ``CUresult``s of earlier work, which every later call in the process returns too: an error of ECC or of a link, an
+#: ``CUresult``s of failed work that every later call in the process returns too: an error of ECC or of a link, an
 #: illegal address, a timeout, an assertion, and other failures of a running kernel.
 STICKY = (214, 220, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719)
 

@@ -1,8 +1,8 @@
 """Binary layout of a launch plan, which machine code reads (`replay`).
 
 A step begins with the addresses of the routine that performs it and of the driver function that the routine calls. A
-place in memory is a base and an offset: the bases of a call are the addresses of its arrays and of its scratch blocks,
-followed by 0 for fixed addresses.
+place in memory is the number of a base and an offset. The bases of a call are the addresses of its arrays, then of its
+scratch blocks (temporary memory), then 0 for fixed addresses.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class CopyEntry(ctypes.Structure):
 
 
 class PlanEntry(ctypes.Structure):
-    """A `Plan`, number *number* of its handler; *scratch* and *steps* are arrays of sizes and of addresses."""
+    """A `Plan`, number *number* of its handler. *scratch* is an array of sizes, *steps* an array of addresses."""
 
     _fields_ = [
         ("number", ctypes.c_int64),
@@ -214,7 +214,7 @@ class Encoder:
             if step.height == 1
             else self._calls("fill_rows", FILL_ROWS[step.itemsize])
         )
-        # The driver uses the low bits of a memset's value; a recorded one may be wider.
+        # The driver uses the low bits of a memset's value; a recorded value may be wider.
         value = step.value & ((1 << 8 * step.itemsize) - 1)
         return FillEntry(*calls, self._place(step.destination), value, step.width, step.height, step.pitch)
 

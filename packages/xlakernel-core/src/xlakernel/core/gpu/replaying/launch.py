@@ -23,13 +23,13 @@ def build_handler(
 ) -> Handler:
     """Build the handler that replays *plans*.
 
-    The inputs and outputs of a call are those of the plans, with any number of leading batch dimensions: each slice of
-    the batch is replayed, in order. An input that all slices share has the extent 1 there. The plan's scratch blocks
-    follow the outputs: one-dimensional arrays of uint8, at least as large as the block, without batch dimensions. XLA
-    may capture a call in a CUDA graph.
+    The inputs and outputs of a call are those of the plans, with any number of leading batch dimensions. The plan is
+    replayed for each slice of the batch in order. An input has the extent 1 in batch dimensions along which all slices
+    share it. The outputs are followed by one array for each scratch block (temporary memory) of the plan: uint8,
+    one-dimensional, at least as large as the block. XLA may capture a call in a CUDA graph.
 
     Args:
-      plans: one for any device, or one for each device; all of the same arrays and number of scratch blocks.
+      plans: one for any device, or one for each device; all have the same arrays and number of scratch blocks.
       label: the name of the function, for messages.
       functions: addresses to call in place of the CUDA driver's functions (`cuda_abi.FUNCTIONS`).
       stream: handle of the stream to use in place of XLA's.
@@ -57,6 +57,6 @@ def build_handler(
 
 @functools.cache
 def driver_functions() -> dict[str, int]:
-    """Return the addresses of the CUDA driver's functions, whose version `driver.devices` has checked."""
+    """Return the addresses of the CUDA driver's functions. `driver.devices` has checked the driver's version."""
     driver = ctypes.CDLL("libcuda.so.1")
     return {name: ctypes.cast(getattr(driver, name), ctypes.c_void_p).value or 0 for name in cuda_abi.FUNCTIONS}

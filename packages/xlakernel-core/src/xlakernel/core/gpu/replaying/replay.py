@@ -1,4 +1,4 @@
-"""Machine code that replays launch plans: one function for all plans, which later processes read from disk.
+"""Machine code that replays launch plans. One function serves all plans; later processes read its code from disk.
 
 ``replay(frame, handler)`` performs a call from XLA according to the data at *handler*, which `encode` has written. XLA
 passes only the frame to a handler, so each handler is a trampoline that loads the address of its data from a slot of a
@@ -39,7 +39,7 @@ _REPORT = ir.FunctionType(POINTER, [POINTER, POINTER, I64, I64, I64, I64])
 #: if the arrays are not those that the plan was recorded for.
 _CHECK = ir.FunctionType(I64, [POINTER, POINTER.as_pointer(), I64, I64.as_pointer()])
 #: ``locate(plan, buffers, batch_rank, extents, slice, bases)``: store the addresses of a slice's arrays and of the
-#: scratch blocks.
+#: scratch blocks (temporary memory).
 _LOCATE = ir.FunctionType(ir.VoidType(), [*_CHECK.args, I64, I64.as_pointer()])
 
 _ARRAY, _STEP = layout(encode.ArrayEntry), layout(encode.StepEntry)
@@ -47,13 +47,13 @@ _PLAN, _TABLE = layout(encode.PlanEntry), layout(encode.HandlerEntry)
 _NULL = ir.Constant(POINTER, None)
 _POOL = 8
 
-_free: list[tuple[int, Any]] = []  # unused trampolines; none is used twice, as XLA may call it for ever
+_free: list[tuple[int, Any]] = []  # unused trampolines; a used one stays in use, since XLA may call it at any time
 
 
 def take_handler(entry: int) -> tuple[int, Any]:
     """Return the address of a handler that replays the `HandlerEntry` at *entry*, and the objects to keep alive."""
     while True:
-        try:  # No lock of its own: it would be taken both inside and around Numba's compiler lock.
+        try:  # no lock: it would be taken both inside and around Numba's compiler lock, a deadlock
             address, (code, table, slot) = _free.pop()
         except IndexError:
             _free.extend(_compile_pool())
@@ -114,8 +114,8 @@ def _emit_report(module: ir.Module) -> None:
 def _emit_replay(module: ir.Module, check: ir.Function, locate: ir.Function) -> None:
     """Emit ``replay``.
 
-    It answers a handshake, chooses the plan of the current device, compares the call with the plan, and performs all
-    steps for each slice of the batch in order. The addresses of a slice are in ``bases``: those of the inputs, the
+    ``replay`` answers a handshake, chooses the plan of the current device, compares the call with it, and performs
+    all steps for each slice of the batch in order. The addresses of a slice are in ``bases``: those of the inputs, the
     outputs and the scratch blocks, then 0.
     """
     function, builder = new_function(module, "replay", _REPLAY, linkage="external")
@@ -152,7 +152,7 @@ def _emit_replay(module: ir.Module, check: ir.Function, locate: ir.Function) -> 
 
 
 def _emit_choice(builder: ir.IRBuilder, frame: Frame, handler: Any) -> Any:
-    """Return the plan for the current device; emit a report where there is none."""
+    """Return the plan for the current device; emit the report of an error if there is no plan."""
     plans = load(builder, handler, _TABLE, "plans")
     chosen = cgutils.alloca_once_value(builder, plans)
     kind = ir.FunctionType(I32, [I32.as_pointer()]).as_pointer()
@@ -197,7 +197,7 @@ def _all_buffers(builder: ir.IRBuilder, frame: Frame, inputs: Any, outputs: Any)
 
 
 def _batch_rank(builder: ir.IRBuilder, plan: Any, buffers: Any, count: Any) -> Any:
-    """Return the number of dimensions of the first array before its own, 0 if there is no array."""
+    """Return the number of batch dimensions of the first array, 0 if there is no array."""
     rank = cgutils.alloca_once_value(builder, i64(0))
     with builder.if_then(builder.icmp_signed(">", count, i64(0))):
         own = load(builder, load(builder, plan, _PLAN, "arrays"), _ARRAY, "rank", I64)

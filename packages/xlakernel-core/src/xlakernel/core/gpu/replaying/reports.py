@@ -1,4 +1,4 @@
-"""Error messages of a handler on the GPU, the only Python that runs in a call."""
+"""Error messages of a handler that replays plans. A call runs Python only to make such a message."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class Reporter:
             text, kind = self._describe(frame, what, plan, step, code)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # noqa: BLE001  # called from machine code: it would be printed and lost
+        except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions
             text, kind = f"the call failed (code {code}), and so did describing it: {error!r}", "INTERNAL"
         message = f"xlakernel: {self._label}: {text}".replace("\0", "\\0")  # XLA reads it up to the first NUL
         return new_error(api_of(frame), message, abi.ERROR_CODES[kind])
 
     def _describe(self, frame: int, what: int, plan: int, step: int, code: int) -> tuple[str, str]:
-        """Return the text and the name of XLA's code."""
+        """Return the text of an error, and the name of its XLA error code."""
         if what == NO_DEVICE:
             return f"the CUDA driver gives no current device: {self._error(code)}", "INTERNAL"
         if what == NO_PLAN:

@@ -1,7 +1,7 @@
-"""Machine code of a plan's steps: each relocates its addresses and calls one function of the CUDA driver.
+"""Machine code of a plan's steps: a step computes its addresses and calls one function of the CUDA driver.
 
-``step`` is the address of a step as `encode` has written it, and ``bases`` an array of the addresses that its places
-are relative to.
+``step`` is the address of a step as `encode` has written it. ``bases`` is an array of addresses; a place in memory is
+an offset from one of them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _copy_row(builder: ir.IRBuilder, step: Any, bases: Any, stream: Any) -> Any:
     source, destination = (_address(builder, bases, field(builder, step, _COPY, n)) for n in ("source", "destination"))
     width = load(builder, field(builder, step, _COPY, "parameters"), _MEMCPY, "WidthInBytes", I64)
     code = cgutils.alloca_once_value(builder, ir.Constant(I32, 0))
-    # An input and its output (`aliases`) are usually the same memory.
+    # An input and its output (`aliases`) usually have the same memory, and need no copy.
     with builder.if_then(builder.icmp_unsigned("!=", source, destination)):
         builder.store(_call_driver(builder, step, destination, source, width, stream), code)
     return builder.load(code)
@@ -103,7 +103,7 @@ def _address(builder: ir.IRBuilder, bases: Any, place: Any) -> Any:
 
 
 def _copy_struct(builder: ir.IRBuilder, source: Any, struct: abi.Struct) -> Any:
-    """Return a copy of a struct on the stack, which the caller may change."""
+    """Copy a struct to the stack; return the copy, which the caller may change."""
     assert struct.nbytes is not None
     with builder.goto_entry_block():
         copy = builder.bitcast(builder.alloca(ir.ArrayType(I64, -(-struct.nbytes // 8))), POINTER)

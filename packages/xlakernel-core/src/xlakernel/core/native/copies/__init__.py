@@ -1,1 +1,1 @@
-"""Copies of a kernel, its helpers and their modules and constants, which are compiled for handlers."""
+"""Copies of a kernel, its helpers and their modules and constants. The copies are compiled for handlers."""

@@ -14,13 +14,13 @@ import numpy as np
 
 from ...identity.fingerprint import fingerprint
 
-# By content; never freed, because machine code reads them.
+# The copies by fingerprint; never freed, because machine code reads them.
 _arrays: dict[str, np.ndarray[Any, Any]] = {}
 
 
 @contextmanager
 def private_arrays(context: Any, copy: Callable[[Any], Any]) -> Iterator[None]:
-    """Compile a reference to an array as one to ``copy(array)``, in this context. Numba's lock must be held.
+    """In this context, compile references to an array as references to ``copy(array)``. Numba's lock must be held.
 
     Args:
       context: the class of the target context of Numba that lowers constants.

@@ -1,13 +1,13 @@
-"""Copies of a kernel and of every helper that it refers to, which are compiled for handlers.
+"""Copies of a kernel and of every helper that it refers to. The copies are compiled for handlers.
 
-Numba freezes the references of a function when it first compiles it: a compiled helper keeps older values of its
+Numba freezes a function's references at the first compilation: a compiled helper keeps older values of its
 globals, closure cells and helpers, and a file in Numba's cache may have still older ones. So a kernel is never compiled
 against the dispatchers, ufuncs, stencils and C callbacks of the user. Each of them is copied, with a namespace in which
 all helpers are copies as well. The copy of a helper is stored by the fingerprint of its present content, so that all
 kernels share one compilation.
 
 Implementations that users declare with ``numba.overload`` and similar functions cannot be copied, because Numba finds
-them by the identity of the declared function. While a kernel is compiled, their caches in Numba are replaced.
+them by the identity of the declared function. While a kernel is compiled, the implementations' caches are replaced.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class _Kept:
     below: list[_Kept]
 
 
-# By content, place and options; never freed, because machine code calls them.
+# The shared copies by content, place and options; never freed, because machine code calls them.
 _helpers: dict[tuple[Any, ...], _Kept] = {}
 _declared: dict[tuple[Any, ...], tuple[dict[str, Any], list[_Kept]]] = {}
-# The kernels that are being compiled: a declaration may lower another one.
+# The kernels that are being compiled. Compilations nest, because a declaration may lower another kernel.
 _compiling: list[OwnCopies] = []
 # Abandoned copies and code, kept alive because machine code may call them.
 _abandoned: list[Any] = []
@@ -66,12 +66,12 @@ def is_own(dispatcher: Any) -> bool:
 class OwnCopies:
     """The copies of a kernel's Python function and of its helpers. The compiler's lock must be held.
 
-    The copies refer to what the *snapshot* of the examination contains, as its fingerprint does.
+    The copies refer to the values in the snapshot of *found*, which the fingerprint is computed from.
 
     Args:
       compiler: the compiler of the kernel.
       dispatcher: the user's dispatcher.
-      found: the examination of the dispatcher by which the code is named.
+      found: the examination of the dispatcher. Its fingerprint names the code.
       options: further compile options of helpers.
 
     Attributes:
@@ -107,11 +107,11 @@ class OwnCopies:
         self._kept[id(self._original)] = _Kept(own, None, [])
         with _abandoning_after_failure(), reading(self._snapshot):
             self._fill_kernel()
-        del self._original, self._fill_kernel  # these copies live as long as *own*
+        del self._original, self._fill_kernel  # not needed any more; this object lives as long as *own*
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Make Numba use the copies of declared implementations and of arrays, and handle signals before blocks."""
+        """Make Numba use copies of declared implementations and arrays, and handle signals before ``objmode``."""
         with _abandoning_after_failure(), reading(self._snapshot):
             states = [(template, self._state_of(template)) for template in self._declarations.met]
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
@@ -131,7 +131,7 @@ class OwnCopies:
                 yield
         finally:
             with uninterrupted():
-                if self in _compiling:  # otherwise a signal came before all of this
+                if self in _compiling:  # otherwise a signal came before the replacement
                     _compiling.remove(self)
                 _set_all(before)
                 if not _compiling:
@@ -198,14 +198,14 @@ class OwnCopies:
     def _copy(
         self, function: types.FunctionType, *, defines: Any = None
     ) -> tuple[types.FunctionType, Callable[[], None]]:
-        """Return a copy of *function*, and a function that adds the copies of its helpers to its namespace.
+        """Return a copy of *function*, and a function that adds copies of the helpers to the namespace of the copy.
 
         Args:
           function: the original.
           defines: the function for which *function* returns implementations; None: *function* itself is compiled.
         """
         refers = self._snapshot.references(function)
-        # Only the names in use: the whole module would keep its arrays alive as long as the code.
+        # The copy has only the names in use: all names would keep the module's arrays alive as long as the code.
         module = function.__globals__
         special = [name for name in list(module) if name[:2] == "__"]  # another thread may add a name
         space = {name: module[name] for name in special if name in module} | refers.globals
@@ -251,7 +251,7 @@ class OwnCopies:
         return value
 
     def _implementation(self, function: types.FunctionType, defines: Any) -> Any:
-        """Return a copy of a function in a definition, unless Numba replaces it by another implementation."""
+        """Return a copy of a function that a definition refers to, or *function* itself if Numba replaces it."""
         if function is defines:  # register_jitable declares a function as its own implementation
             copied, fill = self._copy(function)
         elif _package(function.__module__) in _COMPILED_SPECIALLY or self._declarations.declares(function):
@@ -263,7 +263,7 @@ class OwnCopies:
         return copied
 
     def _module(self, module: types.ModuleType) -> types.ModuleType:
-        """Return a module with copies of the helpers of *module*, and otherwise its attributes.
+        """Return a module with copies of the helpers of *module*, and otherwise with the attributes of *module*.
 
         Numba identifies modules by identity, so a helper with a module as argument is compiled for each copy.
         """
@@ -281,10 +281,10 @@ class OwnCopies:
 
 @contextlib.contextmanager
 def _abandoning_after_failure() -> Iterator[None]:
-    """Abandon all copies after an exception that is not of Numba's compiler, such as that of a signal handler.
+    """Abandon all copies after an exception that is not of Numba's compiler, for example of a signal handler.
 
-    It may leave a copy without a part that Numba adds once, for example a ufunc without the library of its loop. Numba
-    would then compile callers that do not contain the loop, and other copies may refer to that copy.
+    Such an exception may leave a copy without a part that Numba adds only once, for example a ufunc without the library
+    of its loop. Numba would then compile callers without the loop. Other copies may refer to the incomplete copy.
     """
     try:
         yield
@@ -297,9 +297,10 @@ def _abandoning_after_failure() -> Iterator[None]:
 
 
 def _drop_code_for_values() -> None:
-    """Drop the code of shared copies for arguments whose types contain values, which their fingerprints lack.
+    """Drop the code of shared copies for argument types that contain values, because fingerprints lack these values.
 
-    ``apply(f, x)`` is compiled for a function *f* with the values that its kernel saw; the next one may see others.
+    For example, a helper ``apply(f, x)`` is compiled for a function *f* with the globals that one kernel saw. The next
+    kernel may see others.
     """
     caches = [getattr(kept.made, "overloads", None) for kept in _helpers.values() if _may_compile(kept.made)]
     caches += [state.get(name) for state, _ in _declared.values() for name in _CACHES]
@@ -323,9 +324,9 @@ def _set_all(states: Iterable[tuple[Any, Mapping[str, Any]]]) -> None:
 
 
 def _finish(level: Iterable[_Kept]) -> None:
-    """Compile the outstanding declared signatures of copies, and before them those of the copies they refer to."""
+    """Compile the outstanding declared signatures, first of the copies that a copy refers to, then of the copy."""
     for kept in level:
-        finish, kept.finish = kept.finish, None  # a helper below may call it
+        finish, kept.finish = kept.finish, None  # a helper below may call this copy
         below, kept.below = kept.below, []
         try:
             _finish(below)

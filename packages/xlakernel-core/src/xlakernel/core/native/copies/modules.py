@@ -1,4 +1,4 @@
-"""Copies of modules, to which the copies of a kernel's helpers refer."""
+"""Copies of the modules that a kernel's helpers refer to."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _thread = threading.local()
 
 @contextlib.contextmanager
 def reading(snapshot: Snapshot) -> Iterator[None]:
-    """Make this thread read the attributes of copied modules from *snapshot*, as the fingerprint does.
+    """In this context, this thread reads the attributes of copied modules from *snapshot*, as the fingerprint does.
 
-    Another thread may change them during a compilation; and a helper that kernels share is compiled for each of them.
+    Another thread may change the modules during a compilation. A shared helper is compiled for several kernels, each
+    with its own snapshot.
     """
     before = vars(_thread).copy()
     # The attributes that a declaration sets or deletes, by module and name.
@@ -30,7 +31,7 @@ def reading(snapshot: Snapshot) -> Iterator[None]:
 
 
 class ModuleCopy(types.ModuleType):
-    """A module with copies of the helpers of the *original* module, which forwards every other access to it.
+    """A module with copies of the helpers of the *original* module. All other accesses go to the original.
 
     A compilation reads from a snapshot. An ``objmode`` block, which runs later, reads and sets the user's attributes.
     """
@@ -55,7 +56,7 @@ class ModuleCopy(types.ModuleType):
         delattr(self._written(name), name)
 
     def _written(self, name: str) -> types.ModuleType:
-        """Return the original module, whose attribute is from now on that of this copy."""
+        """Return the original module; from now on, this copy takes the attribute from there."""
         vars(self).pop(name, None)
         original: types.ModuleType = vars(self)["_original"]
         written: set[tuple[int, str]] = getattr(_thread, "written", set())

@@ -1,4 +1,4 @@
-"""Signals before an ``objmode`` block of a kernel."""
+"""Handling of signals before an ``objmode`` block of a kernel."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ..machine.frame import I32, call_symbol
 
 @contextlib.contextmanager
 def signals_before_blocks() -> Iterator[None]:
-    """Make Numba's compiler, whose lock must be held, emit the handling of pending signals before ``objmode`` blocks.
+    """In this context, Numba handles pending signals before ``objmode`` blocks. Numba's compiler lock must be held.
 
-    Before the block, Numba calls Python functions to find it and to convert its variables. If the handler of a signal
-    raises there (Ctrl-C, a time limit), Numba loses the exception, or raises another one.
+    Before a block, Numba's code calls Python functions that find the block and convert its variables. If a signal
+    handler raises in these functions (Ctrl-C, a time limit), Numba loses the exception, or raises another one.
     """
     lower_block = Lower._lower_call_ObjModeDispatcher
 

@@ -1,18 +1,18 @@
-"""Numba's types that contain a value, such as that of a function or a string that is known at compile time."""
+"""Numba's types that contain a value, such as the type of a certain function or of a string known at compile time."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-# Names of types in Numba and Numba CUDA, which have classes of their own.
+# Types without a value, by name, because Numba and Numba CUDA have different classes.
 _PLAIN = frozenset(
     {
         *("Boolean", "NPDatetime", "NPTimedelta", "NoneType", "Number", "Omitted", "UnicodeType"),
         *("FunctionType", "RangeType", "Record", "SliceType"),
     }
 )
-# Types that contain others, and the attributes with these.
+# Types that contain other types, and the attributes that hold the contained types.
 _CONTAINERS = {
     "Array": ("dtype",),
     "BaseTuple": ("types",),
@@ -29,7 +29,7 @@ def has_value(key: Any) -> bool:
 
     Args:
       key: a type, a tuple of keys, or another object, which contains no type. Numbers known at compile time do not
-        count: they refer to nothing.
+        count as values, because they refer to nothing.
     """
     if isinstance(key, tuple):
         return any(map(has_value, key))

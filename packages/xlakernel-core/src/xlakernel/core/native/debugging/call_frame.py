@@ -22,10 +22,10 @@ class ArrayView:
     """An input or output of a call, in XLA's memory.
 
     Attributes:
-      argument: its description, a `native.Argument` or `gpu.plan.Array`.
-      address: of its data.
-      shape: with batch dimensions.
-      struct: address of its ``XLA_FFI_Buffer``.
+      argument: the description of the array, a `native.Argument` or `gpu.plan.Array`.
+      address: the address of the data.
+      shape: the extents, including batch dimensions.
+      struct: the address of the ``XLA_FFI_Buffer``.
     """
 
     argument: Any
@@ -69,7 +69,7 @@ def counts_of(frame: int) -> tuple[int, int, int]:
 
 
 def arrays_of(frame: int, arguments: Sequence[Any]) -> tuple[list[ArrayView], list[ArrayView]]:
-    """Return the inputs and the outputs of the call at address *frame*, after a check of their numbers."""
+    """Return the inputs and the outputs of the call at address *frame*. The caller has checked their numbers."""
     found: dict[str, list[ArrayView]] = {"input": [], "output": []}
     for argument in sorted(arguments, key=lambda a: a.index):
         part, struct = _PARTS[argument.source]
@@ -90,8 +90,8 @@ class FrameCopy:
     """A copy of a call frame, with other memory for its arrays.
 
     Args:
-      frame: address of the original, with which the copy shares its attributes and context.
-      inputs: each input, and the address of its data in the copy.
+      frame: address of the original. The copy and the original share their attributes and context.
+      inputs: each input, and the address of its data for the copy.
       outputs: likewise for the outputs.
     """
 
@@ -111,7 +111,7 @@ class FrameCopy:
         return copy
 
     def _copy_struct(self, address: int, struct: abi.Struct) -> int:
-        """Copy a struct with the size that the runtime declares, which is larger in newer versions."""
+        """Copy a struct in the size that the runtime declares; newer versions of XLA have larger structs."""
         size = _word(address + struct["struct_size"])
         words = (ctypes.c_int64 * -(-size // 8))()
         ctypes.memmove(words, address, size)
@@ -120,7 +120,7 @@ class FrameCopy:
 
 
 def dtype_of(view: ArrayView) -> int:
-    """Return XLA's code for the dtype of *view*, which may be missing in `abi.DATA_TYPES`."""
+    """Return XLA's code for the dtype of *view*. `abi.DATA_TYPES` may lack the code."""
     return ctypes.c_int32.from_address(view.struct + abi.BUFFER["dtype"]).value
 
 

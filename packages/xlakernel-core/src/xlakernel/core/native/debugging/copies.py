@@ -14,7 +14,8 @@ from .memory import Memory
 # Each array has a different guard byte, to detect a kernel that copies bytes beyond one array to bytes beyond another.
 _GUARD_BYTES = tuple(0xA5 ^ number for number in range(64))
 
-# The low bytes are distinct, neither 0 nor 1, and those of the first four differ in their last six bits.
+# The bits of the poisons. The low bytes are distinct, and neither 0 nor 1. The last six bits are distinct too, because
+# a bfloat16 NaN keeps only these.
 _WORDS = tuple(0x9E3779B97F4A7C15 * k % 2**64 for k in range(1, 9))
 
 #: The number of different poisons.
@@ -22,18 +23,19 @@ POISONS = len(_WORDS)
 
 
 def part_of(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the dtype, or for a complex dtype that of the real and imaginary part."""
+    """Return *dtype*, or the dtype of the real and the imaginary part if *dtype* is complex."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 
 def poison(dtype: np.dtype[Any], number: int) -> Any:
-    """Return the parts of an element with poison *number*: NaNs or large floats, invalid bools, or arbitrary integers.
+    """Return the bits of poison *number*, for each part of an element (a complex element has two parts).
 
-    A maximum ignores NaN, and a product of a large number with 0 is 0: every other poison has large numbers.
+    The bits are an invalid bool, an arbitrary integer, a NaN, or a large float. Poisons of floats alternate between the
+    last two, because a maximum ignores NaN, and because the product of a large number and 0 is 0.
 
     Args:
-      dtype: of the element.
-      number: below `POISONS`, each with different bits; those of 16-bit floats repeat after four.
+      dtype: the dtype of the element.
+      number: an index below `POISONS`. Each poison of a dtype has different bits.
     """
     part = part_of(dtype)
     unsigned = np.dtype(f"u{part.itemsize}")
@@ -53,7 +55,7 @@ class Copies:
 
     Args:
       inputs: the call's inputs.
-      outputs: its outputs.
+      outputs: the call's outputs.
       number: the poison of the outputs.
       memory: the memory of the call's arrays.
     """

@@ -1,4 +1,4 @@
-"""The memory of a call's arrays in debug mode: the host's, or a device's that the host can only copy."""
+"""The memory of a call's arrays in debug mode: host memory, or device memory that the host accesses by copies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Memory(abc.ABC):
     def placed(self, blocks: Sequence[Any]) -> AbstractContextManager[list[int]]:
         """Place *blocks*, host arrays of bytes, in this memory, and yield their addresses.
 
-        On exit, the arrays have the bytes that a kernel wrote there.
+        On exit, *blocks* have the bytes that a kernel wrote at these addresses.
         """
 
 

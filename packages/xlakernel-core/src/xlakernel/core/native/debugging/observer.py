@@ -1,16 +1,17 @@
 """Checks of a kernel's memory accesses in debug mode.
 
-The handler passes its call to a Python function, which runs the kernel on copies of its arrays: invalid writes damage
-no other data, also while other threads read the originals. Outputs are poisoned before the run. After it, the inputs
-and the bytes around each array must be unchanged, and no element of an output may still have the poison.
+The handler passes its call to a Python function, which runs the kernel on copies of the call's arrays. Invalid writes
+then damage no other data, even while other threads read the originals. Outputs are poisoned before the run. After the
+run, inputs and the bytes around each array must be unchanged, and no element of an output may still have the poison.
 
-A kernel may also write a value equal to the poison. So it runs again, on new copies and with another poison, until an
-element has kept 64 bits of poison: no fixed value equals two poisons, and a random value is unlikely to match so many
-bits. If a kernel must not run twice, elements of one run are checked where that suffices: no valid bool equals the
-poison, and a value of four bytes or more does so only by an unlikely coincidence, which the message mentions.
+A kernel may also write a value equal to the poison. If an element still has the poison, the kernel runs again, on new
+copies and with another poison, until the element has kept 64 bits of poison or more. No fixed value equals two poisons,
+and a random value is unlikely to match 64 bits. A kernel that must not run twice is checked where one run suffices: no
+valid bool equals the poison, and a value of four bytes or more equals it only by coincidence, as the message says.
 
-A kernel that reads an output before it writes to it, to add to it for example, has other results with another poison.
-So does one whose threads race: results count as those of the poison if each poison has its own in several runs.
+A kernel that reads an output before writing to it, for example to add to it, has other results with another poison. A
+kernel with a race between threads may have other results too. Therefore a difference counts as an error only if each
+poison gives the same results in several runs.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .call_frame import ArrayView, FrameCopy, api_of, arrays_of
 from .copies import POISONS, Copies, part_of, poison
 from .memory import HostMemory, Memory
 
-#: Runs with each of two poisons before a difference of results counts as theirs.
+#: Further runs with each of two poisons, before a difference between their results counts as an error.
 _PAIRS = 4
 
 #: `Observer.out_of_bounds` for a kernel of many threads.
@@ -70,7 +71,7 @@ class Observer:
 
         Args:
           inputs: the call's inputs.
-          outputs: its outputs.
+          outputs: the call's outputs.
           run: runs the kernel on arrays at the given addresses, and returns an ``XLA_FFI_Error`` or None.
           memory: the memory of the arrays.
 
@@ -187,7 +188,7 @@ class HandlerObserver(Observer):
 
 
 def _first_difference(one: Copies, other: Copies) -> tuple[ArrayView, int] | None:
-    """Return the first output, and its element, with other bits in the *other* run; None if there is none."""
+    """Return the first output and element whose bits differ between two runs; None if all bits are equal."""
     for view in one.fresh:
         differs = (one.bytes_of(view) != other.bytes_of(view)).reshape(-1, view.dtype.itemsize).any(axis=1)
         if differs.any():
@@ -199,8 +200,8 @@ def runs_needed(dtype: np.dtype[Any], *, once: bool) -> int:
     """Return the number of runs after which an element that keeps its poison counts as not written.
 
     Args:
-      dtype: the element's.
-      once: whether only one run is possible; the result may be greater.
+      dtype: the dtype of the element.
+      once: whether only one run is possible. A result above 1 then means that the element is not checked.
     """
     width = part_of(dtype).itemsize
     if dtype.kind == "b" or (once and width >= 4):

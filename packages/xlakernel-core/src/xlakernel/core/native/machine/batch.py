@@ -1,8 +1,9 @@
 """The batch of a call in LLVM IR: the extents of its axes, and the offsets of its slices in a buffer.
 
 The CPU's handlers and the GPU's launch plans share these rules. The first dimensions of all buffers are the axes of the
-batch. An axis has the one extent of the buffers that is not 1, or 1. Outputs must have it; inputs may have 1 instead,
-and all slices share them along that axis. Slices are numbered in C order.
+batch. The extent of an axis is the common extent of all buffers that do not have 1 there, or 1. Outputs must have the
+extent of the axis. An input may have 1 instead, and is then shared by all slices along the axis. Slices are numbered in
+C order.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from .frame import I64, i64
 
 
 def join(builder: ir.IRBuilder, extent: Any, own: Any) -> Any:
-    """Return the extent of an axis, given that of the buffers so far and one buffer's own."""
+    """Return the extent of an axis, given the *extent* found in earlier buffers and the *own* extent of one more."""
     return builder.select(_is_one(builder, own), extent, own)
 
 
 def differs(builder: ir.IRBuilder, own: Any, extent: Any, is_input: Any) -> Any:
-    """Return whether a buffer has neither the extent of the axis nor, if it is an input, an extent of 1."""
+    """Return True if a buffer's *own* extent is neither the axis's *extent* nor, for an input, 1."""
     shared = builder.and_(is_input, _is_one(builder, own))
     return builder.not_(builder.or_(shared, builder.icmp_signed("==", own, extent)))
 
@@ -34,7 +35,7 @@ def coordinates(
 ) -> Iterator[tuple[Any, Any]]:
     """Emit a loop over the axes, from the last to the first, with the coordinate of slice *index* along each.
 
-    The coordinates are the digits of the number, in the base of the extents.
+    The coordinates are the digits of *index* in the mixed radix of the extents.
     """
     remaining = cgutils.alloca_once(builder, I64)
     builder.store(index, remaining)
@@ -48,7 +49,7 @@ def coordinates(
 
 
 def advance(builder: ir.IRBuilder, offset: Any, stride: Any, own: Any, coordinate: Any) -> None:
-    """Move a buffer's offset along an axis, and its stride in bytes to the next one of `coordinates`.
+    """Move a buffer's offset along one axis of `coordinates`, and update the stride in bytes for the next axis.
 
     Args:
       builder: the builder.

@@ -66,7 +66,7 @@ class Buffer:
 
 
 class ArrayAttribute:
-    """The first attribute of a call, an ``XLA_FFI_Array`` if its *kind* is that of arrays."""
+    """The first attribute of a call, read as an ``XLA_FFI_Array``; *kind* is XLA's code for the actual kind."""
 
     def __init__(self, builder: ir.IRBuilder, attributes: Any) -> None:
         self.kind = element(builder, load(builder, attributes, abi.ATTRS, "types"), 0, I32)
@@ -115,7 +115,7 @@ class Frame:
 def call_api(
     builder: ir.IRBuilder, api: Any, function: str, struct: abi.Struct, returns: Any = POINTER, **fields: Any
 ) -> Any:
-    """Call a function of XLA's API with a struct of arguments; most of them return an error, or null."""
+    """Call a function of XLA's API with a struct of arguments. Most functions of the API return an error, or null."""
     return _call_api(builder, api, function, _arguments(builder, struct, fields), returns)
 
 
@@ -143,7 +143,7 @@ def get_stream(builder: ir.IRBuilder, api: Any, context: Any) -> tuple[Any, Any]
 
 
 def answer_handshake(builder: ir.IRBuilder, pointer: Any, extension: Any, traits: Any) -> None:
-    """Emit the answer to XLA's query of the API version: the major version of `abi` and the runtime's own minor one.
+    """Emit the answer to XLA's query of the API version: the major version of `abi`, the minor one of the runtime.
 
     A runtime that does not pass its API table with the query (jaxlib before 0.8) gets the oldest minor version, which
     every runtime accepts.

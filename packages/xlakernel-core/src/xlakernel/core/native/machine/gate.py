@@ -1,9 +1,10 @@
-"""The gate between machine code and the interpreter, which closes when the process ends.
+"""The gate between machine code and the interpreter. The gate closes when the process ends.
 
-At exit the main thread destroys XLA's clients, which waits for XLA's threads. An XLA thread that waits for the GIL
-at that moment would never get it, and both would hang. Machine code therefore takes the GIL only inside the gate. At
-exit, before JAX's own clean-up, the main thread releases the GIL and waits for the running programs. Then it closes the
-gate: later calls, such as those of programs whose results were dropped, return an error without the interpreter.
+At exit the main thread destroys XLA's clients, and so waits for XLA's threads. An XLA thread that waits for the GIL
+at that moment would never get it, and both threads would hang. Machine code therefore takes the GIL only inside the
+gate. At exit, before JAX's own clean-up, the main thread releases the GIL and waits for the running programs. Then it
+closes the gate: later calls, such as those of programs whose results were dropped, return an error without the
+interpreter.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ _MESSAGE = b"xlakernel: the process is ending, and the call needs the interprete
 def enter(builder: ir.IRBuilder) -> Any:
     """Emit the entry; return a flag that is true if the gate was open. Each successful entry needs a `leave`."""
     _close_at_exit()
-    # First count, then look, because `_close` first closes the gate and then waits for the count to become 0.
+    # seq_cst orders this count before the read of the flag, and `_close` sets the flag before it reads the count. So
+    # `_close` waits for every entry that found the gate open.
     builder.atomic_rmw("add", _word(builder, _inside), i64(1), "seq_cst")
     is_open = builder.icmp_signed("==", builder.load_atomic(_word(builder, _closed), "seq_cst", 8), i64(0))
     with builder.if_then(builder.not_(is_open), likely=False):
@@ -51,7 +53,7 @@ def leave(builder: ir.IRBuilder) -> None:
 def entered(builder: ir.IRBuilder, api: Any) -> Iterator[None]:
     """Emit an entry and an exit around the code that is emitted in this context.
 
-    The emitted function returns an ``XLA_FFI_Error`` if the gate is closed. The code inside must not return from it.
+    The emitted function returns an ``XLA_FFI_Error`` if the gate is closed. The code inside must not contain a return.
     """
     is_open = enter(builder)
     with builder.if_then(builder.not_(is_open), likely=False):
@@ -68,8 +70,8 @@ def _word(builder: ir.IRBuilder, word: ctypes.c_int64) -> Any:
 
 @functools.cache
 def _close_at_exit() -> None:
-    # Callbacks run in reverse order. `_close` runs after the callbacks registered since this import, which may call
-    # kernels, and before those of JAX, which is imported earlier.
+    # Exit callbacks run in the reverse order of registration. `_close` thus runs after callbacks registered since this
+    # import, because they may call kernels, and before the callbacks of JAX, which is imported earlier.
     atexit.register(_close)
 
 
@@ -87,7 +89,7 @@ def _close() -> None:
 def _wait_until_empty() -> None:
     while True:
         try:
-            time.sleep(0.001)  # also before the first look, so that an entry that saw the gate open is counted
+            time.sleep(0.001)  # also before the first read: an entry that saw the gate open is then counted
             if not _inside.value:
                 return
         except KeyboardInterrupt:

@@ -30,7 +30,7 @@ def held(builder: ir.IRBuilder, address: int) -> Iterator[None]:
 
 
 def allocate(builder: ir.IRBuilder) -> Any:
-    """Emit the allocation of a lock; return it, or null."""
+    """Emit the allocation of a lock; return the lock, or null."""
     return call_symbol(builder, "PyThread_allocate_lock", POINTER)
 
 
@@ -40,7 +40,7 @@ def acquire(builder: ir.IRBuilder, lock: Any) -> None:
 
 
 def release(builder: ir.IRBuilder, lock: Any) -> None:
-    """Emit the release of the lock, in any thread."""
+    """Emit the release of the lock. Any thread may release it."""
     call_symbol(builder, "PyThread_release_lock", VOID, lock)
 
 

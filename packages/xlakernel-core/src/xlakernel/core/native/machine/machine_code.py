@@ -36,7 +36,7 @@ _BIND = "_bind"
 
 # The addresses that the code of a module refers to, each with the name of its variable.
 _addresses: weakref.WeakKeyDictionary[ir.Module, dict[int, str]] = weakref.WeakKeyDictionary()
-# Number of loaded modules by the digest of their text: modules for closures of one function differ only in addresses.
+# Number of loaded modules by the digest of their text: closures of one function have modules with the same text.
 _loaded: collections.Counter[str] = collections.Counter()
 
 
@@ -46,7 +46,7 @@ class MachineCode:
 
     Attributes:
       library: Numba's library, which owns the code.
-      name: the replacement of `NAME` in it.
+      name: the replacement of `NAME` in the code.
     """
 
     library: Any
@@ -78,8 +78,8 @@ def new_function(
 def pointer_to(builder: ir.IRBuilder, address: int, kind: ir.Type = POINTER) -> Any:
     """Return an address of this process as a pointer of type *kind*.
 
-    In a module made by `new_module`, it is loaded from a variable. In any other module, which is never stored on disk,
-    it is a constant.
+    In a module made by `new_module`, the pointer is loaded from a variable. In any other module, which is never stored
+    on disk, the pointer is a constant.
     """
     module = builder.module
     names = _addresses.get(module)

@@ -1,6 +1,6 @@
 """Conversion of a kernel's exception to an XLA error with its type, its message and the line that raised it.
 
-This code runs only after a kernel has failed, and is the only use of the interpreter by a handler.
+A handler enters the interpreter for this conversion only if its kernel has failed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ _CODES = (
     (AssertionError, "FAILED_PRECONDITION"),
     ((ValueError, TypeError, ArithmeticError), "INVALID_ARGUMENT"),
 )
-# The end of CPython's SystemError for a C function that returned although an exception was set, which is its cause.
+# The end of CPython's SystemError for a C function that returned a result while an exception was set. That exception is
+# the cause of the SystemError.
 _IGNORED = "returned a result with an exception set"
 
 
 class CallError(Exception):
-    """An error with a complete message and the name of its XLA error code, which `describe` passes on unchanged."""
+    """An error with a complete message and the name of an XLA error code. `describe` passes both on unchanged."""
 
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
@@ -44,9 +45,9 @@ def describe(
     Args:
       exception: what the kernel raised.
       kernel: the kernel's name.
-      place: file and line of its definition.
+      place: file and line of the kernel's definition.
       location: function, file and line that raised; None if Numba does not record them, as for an index out of bounds.
-        They may lie in one of Numba's own functions.
+        The function may be one of Numba's own.
     """
     if isinstance(exception, CallError):
         return _without_nul(str(exception)), exception.code
@@ -83,10 +84,10 @@ class _ErrorCreateArgs(ctypes.Structure):
 def report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
     """Return a new ``XLA_FFI_Error`` for the exception at address *unpacked*.
 
-    It is an exception, or (class, arguments, location) as Numba's calling convention unpacks it.
+    The object there is an exception, or a tuple (class, arguments, location) as Numba's calling convention makes it.
 
     Raises:
-      KeyboardInterrupt: if that is the exception, after Ctrl-C while the kernel ran Python.
+      KeyboardInterrupt: if the exception is one, because of Ctrl-C while the kernel ran Python.
     """
     exception = ctypes.cast(unpacked, ctypes.py_object).value
     while isinstance(exception, SystemError) and _text_of(exception).endswith(_IGNORED) and exception.__cause__:
@@ -111,7 +112,7 @@ _new_error = Upcall(report, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, c
 
 
 def new_error(api: int, message: str, code: int) -> int | None:
-    """Return a new ``XLA_FFI_Error``, which XLA owns, created by the table of functions at address *api*."""
+    """Create an ``XLA_FFI_Error`` with XLA's table of functions at address *api*; return its address. XLA owns it."""
     create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorCreateArgs))
     address = ctypes.c_void_p.from_address(api + abi.API["XLA_FFI_Error_Create"]).value
     assert address is not None
@@ -126,7 +127,7 @@ def emit_error(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kerne
 
 
 def emit_exception_is_set(context: Any, builder: ir.IRBuilder) -> Any:
-    """Emit a test, inside the gate, for an exception that ``print`` in a kernel set in Python but does not report.
+    """Emit a test, inside the gate, for a pending Python exception: ``print`` in a kernel does not report its own.
 
     A thread without a Python state has no exception.
     """
@@ -141,13 +142,13 @@ def emit_exception_is_set(context: Any, builder: ir.IRBuilder) -> Any:
 
 
 def emit_exception(context: Any, builder: ir.IRBuilder, python: Any, status: Any) -> Any:
-    """Emit the unpacking of a failed kernel's exception, under the GIL; return a new reference to it, or null."""
+    """Emit the unpacking of a failed kernel's exception, with the GIL held; return a new reference, or null."""
     null = ir.Constant(python.pyobj, None)
     exception = cgutils.alloca_once_value(builder, null)
     raised = builder.and_(status.is_user_exc, cgutils.is_null(builder, python.err_occurred()))
     with builder.if_then(raised):
         builder.store(context.call_conv.unpack_exception(builder, python, status), exception)
-    # The exception was raised in Python: in an objmode block, by Ctrl-C in ``print``, or by the unpacking.
+    # Otherwise the exception was raised in Python: in an objmode block, by Ctrl-C in ``print``, or by the unpacking.
     with builder.if_then(cgutils.is_null(builder, builder.load(exception))):
         kind, value, traceback = (cgutils.alloca_once_value(builder, null) for _ in range(3))
         python.err_fetch(kind, value, traceback)

@@ -25,7 +25,7 @@ from .machine_code import pointer_to
 _DONE, _FAILED = 1, 2
 
 _INTERRUPTED = "xlakernel: the call was interrupted"
-_HANDLER = "xlakernel: a signal's handler raised an exception before the call, which Python wrote to stderr"
+_HANDLER = "xlakernel: a signal handler raised an exception before the call; Python wrote the exception to stderr"
 _UNKNOWN = "xlakernel: the call failed, and so did the description of its error, which Python wrote to stderr"
 
 
@@ -34,10 +34,10 @@ class Upcall:
 
     Args:
       function: returns the address of an ``XLA_FFI_Error``, or None.
-      parameters: the ctypes types of its arguments, integers and pointers of 64 bits.
+      parameters: the ctypes types of the function's arguments: integers and pointers of 64 bits.
 
     Attributes:
-      address: of the C function, which lives as long as this object.
+      address: the address of the C function, valid as long as this object lives.
     """
 
     def __init__(self, function: Callable[..., int | None], *parameters: Any) -> None:
@@ -55,12 +55,12 @@ class Upcall:
 
 
 def emit_upcall(builder: ir.IRBuilder, function: Any, args: list[Any], api: Any) -> Any:
-    """Emit a call inside the gate; return the ``XLA_FFI_Error``, or null.
+    """Emit a call of a Python function inside the `gate`; return the ``XLA_FFI_Error``, or null.
 
     Args:
       builder: where to emit. The emitted function returns an error if the gate is closed.
       function: the address of an `Upcall`, as a number or an LLVM value.
-      args: its arguments, as LLVM values.
+      args: the function's arguments, as LLVM values.
       api: the table of XLA's functions.
     """
     with gate.entered(builder, api):
@@ -118,7 +118,7 @@ def _emit_call(builder: ir.IRBuilder, function: Any, args: list[Any], api: Any, 
 
 
 def _emit_interrupt(builder: ir.IRBuilder, api: Any) -> Any:
-    """Raise Ctrl-C again, in the main thread once it runs Python; return the call's ``XLA_FFI_Error``."""
+    """Emit a new Ctrl-C, which the main thread raises once it runs Python; return the call's ``XLA_FFI_Error``."""
     call_symbol(builder, "PyErr_SetInterrupt", VOID)
     return _error(builder, api, _INTERRUPTED, "CANCELLED")
 

@@ -1,14 +1,14 @@
 """Parallel loops of kernels on XLA's own thread pool, in place of Numba's threading layer.
 
-Code that Numba compiles for ``prange`` calls three functions by their symbols: ``numba_parallel_for`` with the schedule
-of a loop, which has one row for each thread that the loop is divided among; ``get_num_threads``; and ``get_thread_id``.
-`install` replaces them by functions of this file, which look up the `REGION` of the thread: the call from XLA that the
-thread runs. Inside a call, the rows of the schedule go to XLA's pool as the slices of a batch do (`pool`). The calling
-thread takes part, so it never waits for a thread that does not start. Outside of calls, Numba's own functions are
-called, and a plain call of a parallel function runs as usual.
+Code that Numba compiles for ``prange`` calls three functions by their symbols: ``numba_parallel_for``,
+``get_num_threads`` and ``get_thread_id``. The first one takes the schedule of a loop, an array of ranges of iterations
+with usually one row for each thread. `install` replaces the three by functions of this file, which look up the
+thread's `REGION`, a description of the call from XLA that the thread runs. Inside such a call, the rows of the schedule
+go to XLA's pool as the slices of a batch do (`pool`). The calling thread takes part, and never waits for a thread that
+does not start. Outside of such calls, the functions call Numba's own, and a parallel function runs as usual.
 
-A row has the same number in each call, and so the same iterations and the same slot for its reductions, whichever
-thread runs it. The result does not depend on the threads that were free.
+A row has the same number in each call, and so the same iterations and the same slot for reductions, whichever thread
+runs the row. The result therefore does not depend on which threads were free.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ..machine.upcall import Upcall, emit_upcall_inside
 from . import pool
 from .pool import clock, count_threads, lap, maximum, minimum
 
-# The call from XLA that a thread runs, or a loop in it. "api" and "ctx" are where a call frame has them, so that a
-# region can stand for a frame. *size*: the number of the pool's threads, 0 if unknown. *limit*: the number of threads
-# of the loop, 0 outside of loops. *thread*: the thread's number in the loop. *error*: an ``XLA_FFI_Error``. *kernel*
-# and *place*: texts for messages. *units*: the parts that the loop's rows are divided into. The others are Numba's
-# parameters of a loop.
+# A region: the call from XLA that a thread runs, or a loop in that call. *api* and *ctx* have the same offsets as in a
+# call frame, so that a region can be passed as a frame. *size*: the number of the pool's threads, 0 if unknown.
+# *limit*: the number of threads of the loop, 0 outside of loops. *thread*: the thread's number in the loop. *error*: an
+# ``XLA_FFI_Error``. *kernel* and *place*: texts for messages. *units*: the number of parts that the loop's rows are
+# divided into. *spent*: the nanoseconds of all parts. The other fields are Numba's parameters of a loop.
 _FIELDS = ("size", "limit", "api", "ctx", "thread", "error", "kernel", "place")
 _LOOP = ("function", "arguments", "extents", "steps", "data", "dimensions", "arrays", "units", "spent")
 REGION = abi.Struct("region", {name: 8 * n for n, name in enumerate((*_FIELDS, *_LOOP))}, 8 * len(_FIELDS + _LOOP))
@@ -46,17 +46,17 @@ assert all(REGION[name] == abi.CALL_FRAME[name] for name in ("api", "ctx"))
 #: ``exchange(region)``: set the region of this thread; return the previous one.
 EXCHANGE = ir.FunctionType(POINTER, [POINTER])
 
-# Measurements of a loop: the nanoseconds of one iteration (a double, because a handler serves arrays of every size),
-# and the nanoseconds for which the next runs stay in one thread.
+# Measurements of a loop. *cost*: a double, the nanoseconds of one iteration; not of a run, because a handler serves
+# arrays of every size. *patience*: the nanoseconds for which the next runs stay in one thread.
 _MEMORY = abi.Struct("memory", {"cost": 0, "patience": 8}, 16)
 MEMORY = ir.ArrayType(I64, 2)
 
 # Nanoseconds. A shorter loop stays in one thread.
 _WORTH = 10_000
-# If threads slow a loop down by this factor, because other programs use the cores, the next runs stay in one thread for
-# this multiple of the time that the run took.
+# If several threads slow a loop down by _SLOWER, because other programs use the cores, the next runs stay in one thread
+# until they have taken _PATIENCE times as long as the slow run.
 _SLOWER, _PATIENCE = 2.0, 16
-# Maximum growth of the stored cost after a run in several threads, whose measurement an interruption may inflate.
+# Maximum growth of the stored cost by a run in several threads. An interruption may inflate the measured cost.
 _GROWTH = 1.125
 # Nanoseconds. A shorter run in one thread consists mostly of the call, which inflates the cost.
 _SHORT = 1_000
@@ -155,9 +155,8 @@ def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Functio
     """Emit ``numba_parallel_for(function, arguments, extents, steps, data, dimensions, arrays, threads)``.
 
     *function* is the body of the loop, with the parameters of a generalised ufunc: the addresses of its arrays, of
-    which the first is the schedule; the extents, of which the first is the number of rows; and the strides of the
-    arrays from row to row. If *threads* is 0, as in loops compiled by `prange`, *data* is the `MEMORY` of the loop;
-    otherwise it is passed to the body.
+    which the first is the schedule; the extents, of which the first is the number of rows; the strides of the arrays
+    from row to row; and *data*. If *threads* is 0, as in loops compiled by `prange`, *data* is the loop's `MEMORY`.
 
     The rows are divided into units, at most one for each thread. If there are more rows than threads, as with
     ``numba.parallel_chunksize``, unit u consists of the rows u, u + units, u + 2 units, … These rows run with the
@@ -165,7 +164,7 @@ def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Functio
     """
     function, builder = new_function(module, "numba_parallel_for", PARALLEL_FOR, linkage="external")
     body, arguments, extents, steps, data, dimensions, arrays, asked = function.args
-    unused = cgutils.add_global_variable(module, I64, f"{NAME}_unused")  # static: tasks of the pool may run later
+    unused = cgutils.add_global_variable(module, I64, f"{NAME}_unused")  # static: the pool may write to it later
     unused.linkage, unused.initializer = "internal", i64(0)
     region = _current(builder)
     with builder.if_then(cgutils.is_null(builder, region)):
@@ -223,8 +222,8 @@ def _emit_parallel_for(module: ir.Module, rows: ir.Function, counted: ir.Functio
 def _count_iterations(builder: ir.IRBuilder, arguments: Any, steps: Any, total: Any) -> Any:
     """Return the number of iterations of a schedule with *total* rows, at least 1.
 
-    A row has the first index of each dimension, then the last index of each. In a row without work, a last index is
-    less than the first.
+    A row has the first index of each dimension, then the last index of each. In a row without iterations, some last
+    index is less than its first index.
     """
     schedule = builder.load(builder.bitcast(arguments, I64.as_pointer().as_pointer()))
     dimensions = builder.udiv(builder.load(builder.bitcast(steps, I64.as_pointer())), i64(16))
@@ -247,7 +246,7 @@ def _count_iterations(builder: ir.IRBuilder, arguments: Any, steps: Any, total: 
 def _remember(builder: ir.IRBuilder, memory: Any, spent: Any, iterations: Any, growth: Any) -> None:
     """Store the cost of an iteration after a run of *spent* nanoseconds, at most *growth* times the previous cost.
 
-    If two calls store it at the same time, one value is lost.
+    If two calls store a cost at the same time, one value is lost.
     """
     before = load(builder, memory, _MEMORY, "cost", _DOUBLE)
     cost = builder.fdiv(builder.sitofp(spent, _DOUBLE), iterations)

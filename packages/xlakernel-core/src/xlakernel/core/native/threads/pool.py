@@ -1,9 +1,9 @@
 """Batches on XLA's own thread pool, where that pays.
 
-The cost of a slice is measured: a batch begins in the calling thread, in chunks with a clock reading after each, and
-moves to the pool as soon as the rest costs more than waking a thread. A batch of light slices therefore stays in one
-thread and pays for a few clock readings. Each handler stores the cost of its slices when they run in the pool, so that
-its next batch of a few very long slices moves there at once.
+The kernel is called once for each slice of a batch, and the cost of a slice is measured. A batch begins in the calling
+thread, which reads the clock after each chunk of slices. The batch moves to the pool as soon as the remaining slices
+cost more than waking a thread. A batch of light slices therefore stays in one thread and pays for a few clock readings.
+Each handler stores the cost of slices that run in the pool: if they are very long, its next batch starts there.
 
 In the pool, the threads and the caller take chunks from a shared counter until none is left. The caller waits only for
 chunks that are running, so a task that XLA starts late, or never, causes no delay. The interpreter is not involved.
@@ -44,7 +44,7 @@ from ..machine.machine_code import NAME, MachineCode, load_module, new_function,
 #: True if the operating system has the C functions called here; otherwise every batch is serial.
 SUPPORTED = os.name == "posix"
 
-#: ``run(frame, first, last)``: run slices first … last - 1; return null or the error of the first one that failed.
+#: ``run(frame, first, last)``: run slices first … last - 1; return null or the error of the first slice that failed.
 RUN = ir.FunctionType(POINTER, [POINTER, I64, I64])
 #: ``run_batch(frame, run, total, memory)``: run all slices; return the same as ``run``. *memory* points to the stored
 #: cost of a slice in nanoseconds, initially 0.
@@ -53,17 +53,17 @@ RUN_BATCH = ir.FunctionType(POINTER, [POINTER, RUN.as_pointer(), I64, I64.as_poi
 #: in at most *helpers* further threads.
 FAN_OUT = ir.FunctionType(POINTER, [POINTER, RUN.as_pointer(), I64, I64, I64.as_pointer(), I64, I64])
 
-# Nanoseconds. On an idle machine with 2 cores, a second thread pays from 10 µs of work. If its core is busy, asking for
-# it in vain costs about 30 µs, because the pool's threads spin before they sleep.
+# Times in nanoseconds. On an idle machine with 2 cores, a second thread pays off from 10 µs of work. If the second core
+# is busy, a futile request for a thread costs about 30 µs, because the pool's threads spin before they sleep.
 _PROBE = 5_000  # a shorter chunk may consist of cache misses and page faults, and does not predict the rest
 _SHARE = 30_000  # the least work for each further thread
-_CHUNK = 30_000  # of one thread: long compared to the counter and the clock, short compared to the final wait
-_CHUNKS = 4  # at least, for each thread, to balance slices of unequal cost
-_GROWTH = 8  # at most, from one chunk to the next
-_YIELDS = 50  # of the caller, before it sleeps
-_LONG = 1_000_000  # slices of this cost go to the pool at once: asking for threads in vain is cheap in comparison
+_CHUNK = 30_000  # the time of a chunk: long compared to counter and clock, short compared to the final wait
+_CHUNKS = 4  # the least number of chunks for each thread, to balance slices of unequal cost
+_GROWTH = 8  # the largest ratio of the sizes of successive chunks
+_YIELDS = 50  # how often the caller yields before it sleeps
+_LONG = 1_000_000  # slices of this cost go to the pool at once: a futile request for threads is cheap in comparison
 
-# The shared state of a batch: these words, then a slot for the error of each thread.
+# The shared state of a batch: these 64-bit fields, then a slot for the error of each thread.
 _FIELDS = ("next", "done", "references", "errors", "last", "size", "limit", "frame", "run", "lock", "memory", "slots")
 _STATE = abi.Struct("state", {name: 8 * position for position, name in enumerate(_FIELDS)})
 _SLOT = abi.Struct("slot", {"first": 0, "error": 8})
@@ -87,7 +87,7 @@ def _code() -> MachineCode:
     return load_module(cpu_target.target_context.codegen(), module, keep=True)
 
 
-# run_batch: measure slices in the calling thread, and choose between it and the pool.
+# run_batch: measure slices in the calling thread, and choose between this thread and the pool.
 
 
 def _emit_run_batch(module: ir.Module, fan_out: ir.Function) -> None:
@@ -113,7 +113,7 @@ def _emit_run_batch(module: ir.Module, fan_out: ir.Function) -> None:
         with builder.if_then(builder.and_(tells, pays), likely=False):
             cost = builder.udiv(spent, count)
             builder.ret(builder.call(fan_out, [frame, run, last, total, memory, shares, cost]))
-        # A chunk takes at most a fraction of the slices, because later ones may cost more than those measured.
+        # A chunk takes at most a fraction of the slices, because later slices may cost more than the measured ones.
         limit = builder.udiv(total, i64(_CHUNKS))
         builder.store(_next_size(builder, count, spent, limit, target=2 * _PROBE), size)
         builder.store(last, first)
@@ -145,7 +145,7 @@ def count_threads(builder: ir.IRBuilder, frame: Any) -> Any:
 def _emit_fan_out(module: ir.Module, work: ir.Function, task: ir.Function) -> ir.Function:
     function, builder = new_function(module, "fan_out", FAN_OUT, linkage="external")
     frame, run, first, last, memory, helpers, cost = function.args
-    helpers = minimum(builder, helpers, builder.sub(builder.sub(last, first), i64(1)))  # the caller runs one itself
+    helpers = minimum(builder, helpers, builder.sub(builder.sub(last, first), i64(1)))  # the caller runs a slice itself
     helpers = minimum(builder, helpers, builder.sub(count_threads(builder, frame), i64(1)))
     with builder.if_then(builder.icmp_signed("<", helpers, i64(1)), likely=False):
         builder.ret(builder.call(run, [frame, first, last]))
@@ -158,7 +158,7 @@ def _emit_fan_out(module: ir.Module, work: ir.Function, task: ir.Function) -> ir
     with builder.if_then(cgutils.is_null(builder, lock), likely=False):
         call_symbol(builder, "free", VOID, state)
         builder.ret(builder.call(run, [frame, first, last]))
-    acquire(builder, lock)  # until the last slice is done
+    acquire(builder, lock)  # so that `_wait` blocks until `_finish` releases it
 
     limit = builder.udiv(builder.sub(last, first), builder.mul(threads, i64(_CHUNKS)))
     limit = maximum(builder, limit, i64(1))
@@ -238,7 +238,7 @@ def _emit_work(module: ir.Module) -> ir.Function:
         begin = builder.atomic_rmw("add", address_of_word(builder, state, _STATE, "next"), count, "monotonic")
         with builder.if_then(builder.icmp_signed(">=", begin, last)):
             builder.ret_void()
-        # The frame is valid until the last chunk is done, so it may be read only after a chunk is taken.
+        # The caller returns, and the frame ends, once all chunks are done: read it only with an unfinished chunk.
         frame = load(builder, state, _STATE, "frame")
         run = load(builder, state, _STATE, "run", RUN.as_pointer())
         end = minimum(builder, builder.add(begin, count), last)
@@ -259,7 +259,7 @@ def _emit_work(module: ir.Module) -> ir.Function:
 def _record(builder: ir.IRBuilder, state: Any, begin: Any, error: Any) -> Any:
     """Store *error*, and end the distribution of chunks; return the number of slices that will not run.
 
-    There is one slot for each thread, which finds no further chunk after its error.
+    One slot for each thread suffices, because a thread finds no further chunk after its error.
     """
     index = builder.atomic_rmw("add", address_of_word(builder, state, _STATE, "errors"), i64(1), "monotonic")
     slot = builder.gep(load(builder, state, _STATE, "slots"), [builder.mul(index, i64(_SLOT_SIZE))])
@@ -271,7 +271,7 @@ def _record(builder: ir.IRBuilder, state: Any, begin: Any, error: Any) -> Any:
 
 
 def _finish(builder: ir.IRBuilder, state: Any, count: Any) -> None:
-    """Count slices as done. The thread that finishes the last ones wakes the caller."""
+    """Count slices as done. The thread that finishes the last slices releases the lock, and so wakes the caller."""
     before = builder.atomic_rmw("add", address_of_word(builder, state, _STATE, "done"), count, "acq_rel")
     last = load(builder, state, _STATE, "last", I64)
     with builder.if_then(builder.icmp_signed("==", builder.add(before, count), last)):
@@ -287,7 +287,7 @@ def _emit_task(module: ir.Module, work: ir.Function) -> ir.Function:
 
 
 def _drop(builder: ir.IRBuilder, state: Any) -> None:
-    """Drop a reference to the state, which the last holder frees: the caller, or a task that starts late."""
+    """Drop a reference to the state. The last holder, the caller or a task that starts late, frees the state."""
     before = builder.atomic_rmw("sub", address_of_word(builder, state, _STATE, "references"), i64(1), "acq_rel")
     with builder.if_then(builder.icmp_signed("==", before, i64(1)), likely=False):
         free(builder, load(builder, state, _STATE, "lock"))
@@ -327,7 +327,7 @@ def clock(builder: ir.IRBuilder) -> Any:
 
 
 def lap(builder: ir.IRBuilder, before: Any) -> Any:
-    """Return the nanoseconds since the time in variable *before*, at least 1, and set it to the present time."""
+    """Return the nanoseconds since the time in variable *before*, at least 1; set *before* to the present time."""
     now = clock(builder)
     spent = builder.sub(now, builder.load(before))
     builder.store(now, before)

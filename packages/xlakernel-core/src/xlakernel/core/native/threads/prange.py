@@ -1,12 +1,12 @@
 """Compilation of kernels whose parallel loops run on XLA's pool and report exceptions.
 
 Numba calls each loop through a wrapper that takes and releases the GIL, and its body through a wrapper that drops
-exceptions (numba/numba issue 2811). Both wrappers are replaced while a kernel is compiled for a handler: the first one
-calls `loops` directly, and the second one passes the exception to `loops.RECORD`. This applies only to dispatchers that
-are called by handlers alone (`own_copies`).
+exceptions (numba/numba issue 2811). Both wrappers are replaced while a kernel is compiled for a handler: the loop is
+then called through `loops` directly, and its body passes the exception to `loops.RECORD`. This applies only to
+dispatchers that handlers alone call (`copies.functions.is_own`).
 
-LLVM resolves the functions of `loops` by symbols, also in code that is read from disk: `loops.install` must have run
-before.
+LLVM resolves the functions of `loops` by symbols, also in code that is read from disk. `loops.install` must therefore
+have run before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from . import loops
 
 @contextmanager
 def on_xla_threads() -> Iterator[None]:
-    """Compile parallel loops in this context for XLA's threads, in functions that only handlers call."""
+    """Make Numba compile parallel loops for XLA's threads in this context, in functions that only handlers call."""
     active: list[Any] = []  # the dispatchers being compiled, innermost last
     original_body, original_kernel = wrappers._GufuncWrapper.gen_loop_body, parallel.build_gufunc_kernel
 
@@ -60,7 +60,7 @@ def on_xla_threads() -> Iterator[None]:
 def _build_kernel(library: Any, context: Any, info: Any, signature: Any, dimensions: int) -> Any:
     """Build the call of a loop's threads, as Numba's ``build_gufunc_kernel`` does, but without the GIL.
 
-    The parameter *data*, which Numba does not use, is the `loops.MEMORY` of the loop.
+    Numba does not use the parameter *data* of a loop. Here *data* is the `loops.MEMORY` of the loop.
     """
     kernel_library = context.codegen().create_library("xlakernel_loop")
     module = kernel_library.create_ir_module("xlakernel_loop")

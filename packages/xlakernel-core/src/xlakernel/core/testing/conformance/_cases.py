@@ -12,7 +12,7 @@ import numpy as np
 
 from ...measure.comparison import Array
 
-Shapes = tuple[tuple[int, ...], ...]  # of the inputs of one call
+Shapes = tuple[tuple[int, ...], ...]  # the shapes of the inputs of one call
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -28,13 +28,14 @@ class Case:
     Attributes:
       name: the case's name.
       parameters: the kernel's parameters.
-      about: its computation, element by element.
-      outs: the outputs' structs, a function of the inputs'.
-      reference: ``reference(np, *inputs)``: the same computation, with NumPy or ``jax.numpy``; also for derivatives.
-      shapes: of the inputs, some with an extent of 0; the first is used if one is enough.
-      dtypes: to test; the first is used if one is enough.
-      fixed: dtypes of inputs that are always the same.
-      below: upper bounds of integer inputs that are indices.
+      about: the kernel's computation, element by element.
+      outs: a function that returns the structs (shapes and dtypes) of the outputs for the inputs.
+      reference: ``reference(xp, *inputs, **static)``: the same computation; *xp* is NumPy or ``jax.numpy``. Derivatives
+        are taken from it.
+      shapes: shapes of the inputs of several calls, some with an extent of 0. Tests of one call use the first.
+      dtypes: dtypes to test. Tests of one dtype use the first.
+      fixed: the dtypes of inputs that have the same dtype in all calls.
+      below: exclusive upper bounds of inputs that are indices.
       static: static scalars.
       aliases: ``input_output_aliases``.
     """
@@ -55,9 +56,9 @@ class Case:
         """Return random inputs with values that every dtype represents exactly.
 
         Args:
-          seed: of the random numbers.
-          dtype: of the inputs that have no dtype of their own; None: the first of *dtypes*.
-          shapes: of the inputs; None: the first of those of the case.
+          seed: a number that determines the random numbers.
+          dtype: the dtype of the inputs that are not in *fixed*; None: the first of *dtypes*.
+          shapes: the shapes of the inputs; None: the first of the case's *shapes*.
         """
         rng = np.random.default_rng(seed)
         return tuple(

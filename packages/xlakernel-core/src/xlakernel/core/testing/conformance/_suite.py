@@ -18,8 +18,8 @@ from .._subject import Subject, enable_x64
 from .._table import CHECKS, NAMES, run_check
 from ._cases import CASES, USUAL, WIDE, Case, Shapes
 
-_OF_VALUES = ("eager", "written")  # for each dtype and shape
-_BATCHED = ("coupled", "matrix_product", "outer_product", "scalars")  # cases with coupled rows, or several inputs
+_OF_VALUES = ("eager", "written")  # checks for each dtype and shape
+_BATCHED = ("coupled", "matrix_product", "outer_product", "scalars")  # cases with dependent elements or several inputs
 _each_case = pytest.mark.parametrize("name", USUAL)
 
 
@@ -31,8 +31,8 @@ class KernelConformance:
     ``static_scalar``, ``in_place``, ``gather`` and ``raises``.
 
     Attributes:
-      backend: its name, for messages.
-      platform: the JAX platform that its kernels run on.
+      backend: the backend's name, for messages.
+      platform: the JAX platform that the kernels run on.
       unsupported: case, dtype, ``"case/dtype"``, check or family of checks → the reason why it is unsupported.
 
     Example:
@@ -55,16 +55,16 @@ class KernelConformance:
 
         Args:
           case: the case, with its computation (`Case.about`) and the order of its parameters.
-          outs: the outputs' structs, as a function of the inputs'.
-          **options: ``input_output_aliases`` if the case has some, and ``reference`` if its derivative is tested, both
-            as the wrappers take them.
+          outs: a function that returns the structs (shapes and dtypes) of the outputs for the inputs.
+          **options: ``input_output_aliases`` if the case has aliases, and ``reference`` if derivatives are tested: to
+            be passed to the wrapper.
         """
         raise NotImplementedError(f"{type(self).__name__} must define build(case, outs, **options).")
 
     @pytest.fixture(autouse=True)
     def _on_the_platform(self) -> Iterator[None]:
         before = jax.config.jax_default_device  # type: ignore[attr-defined]
-        jax.config.update("jax_default_device", jax.devices(self.platform)[0])  # of every thread
+        jax.config.update("jax_default_device", jax.devices(self.platform)[0])  # in every thread
         yield
         jax.config.update("jax_default_device", before)
 
@@ -96,7 +96,7 @@ class KernelConformance:
             pytest.skip(f"{self.backend} {name}: {check}: {outcome.detail}")
 
     def test_a_donated_alias_keeps_its_memory(self) -> None:
-        """The output of an alias is in the memory of the donated input, in a single call and in a batch."""
+        """An output that aliases a donated input is in the input's memory, in a single call and in a batch."""
         run = self._function("in_place")
         for shape, batched in (((1000,), run), ((10, 100), jax.vmap(run))):
             acc, x = jnp.zeros(shape), jnp.ones(shape)
@@ -142,7 +142,7 @@ class KernelConformance:
             compare(got, expected, Tolerance(), batch=len(sizes))
 
     def _outcome(self, name: str, check: str, *, dtype: str = "", shapes: Shapes | None = None) -> Outcome:
-        """Run one of the checks of `check_kernel` on a case; skip it if it is unsupported, and fail if it fails."""
+        """Run a check of `check_kernel` on a case. Skip the test if it is unsupported; fail if the check fails."""
         dtype = dtype or CASES[name].dtypes[0]
         self._skip_unsupported(name, dtype, f"{name}/{dtype}", check, CHECKS[check].family)
         subject = self._subject(name, dtype, shapes, differentiable=check.startswith("grad"))

@@ -1,6 +1,6 @@
 """The product of a matrix in column blocks (`operators.products.blocks`) with a vector.
 
-Each entry is read once, 2 bytes and its weight, in one stream; the vector is read from shared memory.
+Each entry is read once: its column, of 2 bytes, and its weight. The vector is read from shared memory.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _kernel(kind: type, homogeneous: bool) -> Any:
 def blocked_product(
     outs: Sequence[jax.ShapeDtypeStruct], *, shape: tuple[int, int], homogeneous: bool
 ) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr, x)``, the matrix times a dense vector, for a matrix in column blocks.
+    """Return a function ``f(data, indices, indptr, x)`` that multiplies a matrix in column blocks by a dense vector.
 
     Args:
       outs: the result, ``(rows,)``.

@@ -74,7 +74,7 @@ def _events_kernel(kind: type, homogeneous: bool) -> Any:
 
 
 class _Launch(NamedTuple):
-    """A kernel and its launch: one block on each multiprocessor if *fills*, else many small ones."""
+    """A kernel and its launch: one block on each multiprocessor if *fills*, else many small blocks."""
 
     kernel: Any
     threads: int
@@ -92,7 +92,7 @@ def _launch_of(operand: str, dtype: Any, columns: int, entries: int, homogeneous
     else:
         size = np.dtype(kind).itemsize
         staged = min(columns, shared_bytes() // size)
-        # The copies of all blocks should be small, compared with their lookups.
+        # Copying the vector in every block should cost little, compared with the lookups.
         if entries >= 2 * staged * multiprocessors():
             kernel = _staged_kernel(operand, kind, homogeneous)
             return _Launch(kernel, threads_for(kind), filling(staged * size), True, {"staged": staged})
@@ -102,7 +102,7 @@ def _launch_of(operand: str, dtype: Any, columns: int, entries: int, homogeneous
 def gather_vector(
     out: jax.ShapeDtypeStruct, *, operand: str, shape: tuple[int, int], homogeneous: bool
 ) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr, x)``, the matrix times a vector."""
+    """Return a function ``f(data, indices, indptr, x)`` that multiplies the matrix by a vector."""
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
         kernel, threads, shared_mem, fills, static = _launch_of(operand, out.dtype, shape[1], indices.size, homogeneous)

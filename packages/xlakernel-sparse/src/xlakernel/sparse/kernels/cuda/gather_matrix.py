@@ -1,4 +1,4 @@
-"""A compressed matrix times a dense matrix, or one of events."""
+"""A compressed matrix times a dense matrix or a matrix of events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _THREADS = 256
 
 
 class _Columns(NamedTuple):
-    """Device functions on tuples of values: one value for each of a thread's *each* neighbouring columns."""
+    """Device functions on tuples: one value for each of the *each* neighbouring columns that a thread computes."""
 
     each: int
     nothing: Callable[..., Any]
@@ -150,10 +150,10 @@ def _kernel(operand: str, kind: type, homogeneous: bool, group: int, wide: bool)
 
 
 def gather_matrix(out: jax.ShapeDtypeStruct, *, operand: str, homogeneous: bool) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr, x)``, the matrix times a matrix of as many columns as the output has."""
+    """Return a function ``f(data, indices, indptr, x)`` that multiplies the matrix by a dense matrix."""
     columns = out.shape[1]
     wide = columns % 4 == 0
-    threads = columns // 4 if wide else columns  # for a row of the matrix
+    threads = columns // 4 if wide else columns  # for all columns of an entry's row of x
     kernel = _kernel(operand, kind_of(out.dtype), homogeneous, group_of(threads), wide)
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:

@@ -12,10 +12,10 @@ from xlakernel.core.backend import is_debugging
 from ...operators.products.blocks import SHARED_BYTES
 from .device.walk import TILE
 
-# Of the GPUs on which the launches were tuned (H100, H200), for lowering on machines without a GPU.
+# Attributes of the GPUs that the launches were tuned on (H100, H200), for lowering on machines without a GPU.
 _USUAL_MULTIPROCESSORS = 132
 _USUAL_CAPABILITY = 9
-_BESIDES = 1024
+_BESIDES = 1024  # bytes of a block's shared memory that are kept free
 
 
 # Debug mode does not recompile kernels with more than 48 KiB of dynamic shared memory.
@@ -23,7 +23,7 @@ _WHOLE = 48 * 1024 + 16
 
 
 def _attribute(name: str, usual: int) -> int:
-    """Return an attribute of the first GPU; *usual* on machines without one."""
+    """Return an attribute of the first GPU; *usual* on machines without a GPU."""
     from cuda.bindings import driver as cuda
 
     from xlakernel.core.backend.gpu import driver
@@ -56,18 +56,21 @@ def shared_bytes() -> int:
 
 
 def share_of(entries: int, warps: int, *, most: int) -> int:
-    """Return the number of entries for a warp, whole tiles up to *most*, so that *warps* have work."""
+    """Return the number of entries in a warp's share: whole tiles, at least one, and no more than *most* entries.
+
+    Unless *most* limits the shares, *warps* shares cover all *entries*.
+    """
     tiles = math.ceil(entries / (warps * TILE))
     return TILE * max(1, min(tiles, most // TILE))
 
 
 def places_of(rows: int, entries: int, shares: int) -> int:
-    """Return the number of places in each of so many shares; a row has one, and one for each of its entries."""
+    """Return the number of places in a share, one of *shares*; a row has one, and one more for each of its entries."""
     return max(1, math.ceil((rows + entries) / shares))
 
 
 def blocks_of(work: int, each: int) -> int:
-    """Return the number of blocks for *work*, at least one."""
+    """Return the number of blocks, at least one, if each block takes *each* items of *work*."""
     return max(1, math.ceil(work / each))
 
 
@@ -77,9 +80,9 @@ def threads_for(kind: type) -> int:
 
 
 def filling(shared_mem: int) -> int:
-    """Return the bytes of shared memory for a block that fills a multiprocessor, more than the default limit.
+    """Return the bytes of shared memory, more than 48 KiB, for a block that fills a multiprocessor.
 
-    Debug mode therefore does not change the code: see `kept_whole`.
+    Debug mode therefore does not recompile the kernel; see `kept_whole`.
     """
     return max(shared_mem, _WHOLE)
 

@@ -17,7 +17,7 @@ from .scatter_matrix import scatter_matrix
 def product(
     outs: Sequence[jax.ShapeDtypeStruct], *, operand: str, shape: tuple[int, int], transpose: bool, homogeneous: bool
 ) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr, x)``, the matrix, or its transpose, times *x*, a vector or a matrix.
+    """Return a function ``f(data, indices, indptr, x)`` that multiplies the matrix, or its transpose, by *x*.
 
     Args:
       outs: the result.
@@ -44,7 +44,7 @@ def product(
 def compact_product(
     outs: Sequence[jax.ShapeDtypeStruct], *, shape: tuple[int, int], homogeneous: bool
 ) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr, active, count)``, the sum of the rows ``active[:count]`` of the matrix.
+    """Return a function ``f(data, indices, indptr, active, count)`` that adds up the rows ``active[:count]``.
 
     Args:
       outs: the result, ``(columns,)``.
@@ -68,7 +68,7 @@ def compact_product(
 
 
 def _where_entries(multiply: Callable[..., Any], out: jax.ShapeDtypeStruct) -> Callable[..., Any]:
-    """Return *multiply*, which launches no kernel for a matrix without entries."""
+    """Return a function like *multiply* that launches no kernel if the matrix has no entries or *x* no elements."""
 
     def checked(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
         if not indices.size or not x.size:

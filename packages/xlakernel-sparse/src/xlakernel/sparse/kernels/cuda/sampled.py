@@ -78,11 +78,11 @@ def _kernel(kind: type, group: int, events: str) -> Any:
 def sampled_product(
     outs: Sequence[jax.ShapeDtypeStruct], *, shape: tuple[int, int], events: str = ""
 ) -> Callable[..., Any]:
-    """Return ``f(indices, indptr, u, v)``: for each entry, the product of a row of *u* and one of *v*, summed.
+    """Return a function ``f(indices, indptr, u, v)`` that multiplies *u* by the transpose of *v* at the entries.
 
     Args:
       outs: the result, ``(nnz,)``; 0 for padding.
-      shape: rows and columns of the structure, which are the rows of *u* and of *v*.
+      shape: rows and columns of the compressed matrix: the numbers of rows of *u* and of *v*.
       events: the input with inactive zeros, ``"u"`` or ``"v"``; ``""``: neither.
     """
     (out,) = outs

@@ -23,7 +23,7 @@ from .tally import tally_launch
 _THREADS = 512
 _BLOCKS = 2  # on a multiprocessor, for numbers of 32 bits
 _SHARES = _THREADS // LANES
-_LEAST = 64  # places of a share
+_LEAST = 64  # places of a share, at least; see `places_of`
 
 
 @functools.cache
@@ -51,7 +51,7 @@ def _kernel(operand: str, kind: type, homogeneous: bool) -> Any:
 
 
 def scatter_vector(out: jax.ShapeDtypeStruct, *, operand: str, homogeneous: bool) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr, x)``, the matrix's transpose times a vector."""
+    """Return a function ``f(data, indices, indptr, x)`` that multiplies the matrix's transpose by a vector."""
 
     def multiply(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
         tally = tally_launch(out, operand, indices.size, homogeneous)

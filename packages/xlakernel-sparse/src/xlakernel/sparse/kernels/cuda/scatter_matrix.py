@@ -26,7 +26,7 @@ _THREADS = 256
 
 @functools.cache
 def _push(operand: str, kind: type, homogeneous: bool, group: int) -> Any:
-    """Return ``push(data, indices, x, first, last, row, y)`` for all threads of a warp."""
+    """Return ``push(data, indices, x, first, last, row, y)``, a device function for all threads of a warp."""
     of, is_active = term(operand, kind), counts(operand)
     weight_at, weight_from = weights_of(kind, homogeneous=homogeneous)
     entries = 32 // group
@@ -79,7 +79,7 @@ def _kernel(operand: str, kind: type, homogeneous: bool, group: int) -> Any:
 
 
 def scatter_matrix(out: jax.ShapeDtypeStruct, *, operand: str, homogeneous: bool) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr, x)``, the transpose times a matrix with as many columns as *out*."""
+    """Return a function ``f(data, indices, indptr, x)`` that multiplies the transpose by a matrix."""
     columns = out.shape[1]
     kernel = _kernel(operand, kind_of(out.dtype), homogeneous, group_of(columns))
 
@@ -94,7 +94,7 @@ def scatter_matrix(out: jax.ShapeDtypeStruct, *, operand: str, homogeneous: bool
             shared_mem=kept_whole(),
             output_init=0,
         )
-        # All rows of a dense matrix are active: the kernel does not read the mask.
+        # For a dense matrix all rows are active, and the kernel does not read the mask.
         active = x if operand == "dense" else (x != 0).any(axis=1)
         return run(data, indices, indptr, x, active, share=share).astype(out.dtype)
 

@@ -2,10 +2,10 @@
 
 Atomic additions in shared memory are faster than those in the L2 cache, but each block must finally add its sums of all
 columns to the output. The kernel is therefore faster if there are many more active entries than columns. For a vector
-of events, each block estimates the number of active entries from a sample, which is the same in all blocks.
+of events, each block estimates the number of active entries from a sample of the events, the same in all blocks.
 
 If all weights are equal, binary events are counted, in 16 bits; otherwise floats are added. If shared memory cannot
-hold all columns, each half of the blocks sums one half of them; see `slices`.
+hold all columns, each half of the blocks sums one half of the columns, a *slice*; see `slices`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from .launches import capability, filling, multiprocessors, places_of, shared_by
 _THREADS = 1024
 _SHARES = _THREADS // LANES
 #: The number of active entries per column from which this kernel is faster; the key is True if entries are counted,
-#: False if floats are added. It is doubled on GPUs without atomic additions of four floats.
+#: False if floats are added. The number is doubled on GPUs without atomic additions of four floats.
 MANY = {True: 12, False: 15}
-#: A 16-bit counter is emptied at this value, well below its maximum, since other threads may increment it meanwhile.
+#: A 16-bit counter is emptied at this value, well below the maximum: other threads may increment the counter meanwhile.
 _FULL = 1 << 15
 _MOST_SLICES = 2
 
 
 def _in_slice(operand: str, one: Any, *, strays: bool) -> Any:
-    """Return a device function of an entry, which calls *one* if the column is in the block's slice.
+    """Return a device function that calls *one* for an entry if its column is in the block's slice.
 
     Other entries are ignored, or added to the output if *strays*.
     """
@@ -101,7 +101,7 @@ def _kernel(operand: str, homogeneous: bool, *, sliced: bool) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def sampled(x: Any) -> Any:
-        """Return the number of active events in a sample, one for each thread of the block, at equal distances."""
+        """Return the number of active events in a sample: one for each thread of the block, at equal distances."""
         return cuda.syncthreads_count(np.int32(active(x, np.int64(cuda.threadIdx.x) * x.size // _THREADS)))
 
     @cuda.jit(device=True, forceinline=True)
@@ -146,7 +146,7 @@ def _kernel(operand: str, homogeneous: bool, *, sliced: bool) -> Any:
             i += _THREADS
         low = np.int64(block % slices) * width
         own = (sums, y, low, min(np.int64(width), y.size - low))
-        groups = blocks // slices  # of blocks, one for each slice of the columns
+        groups = blocks // slices  # a group has a block for each slice of the columns
         if block < groups * slices:
             to = (data, indices, x, width, own)
             visit_tallying(indptr, x, rows, places, tallying, groups, block // slices, listed, to)
@@ -161,7 +161,9 @@ def _is_counted(operand: str, homogeneous: bool) -> bool:
 
 
 def tally_launch(out: jax.ShapeDtypeStruct, operand: str, entries: int, homogeneous: bool) -> Callable[..., Any] | None:
-    """Return ``f(data, indices, indptr, x)``, the transpose times a vector; None if it is slower or not possible.
+    """Return a function ``f(data, indices, indptr, x)`` that multiplies the transpose by a vector.
+
+    Return None if the kernel is slower than that of `scatter`, or not possible.
 
     Args:
       out: the result; None is returned unless it is of float32.

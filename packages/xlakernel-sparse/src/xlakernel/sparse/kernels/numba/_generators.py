@@ -21,28 +21,28 @@ _PRODUCTS = {
     (True, 2, False): matrix.scatter_matrix,
     (True, 2, True): matrix.scatter_active_matrix,
 }
-# Vectors of events: transposed, kind of events → kernel. The transposed ones visit only the rows of active events.
+# Vectors of events: transposed, kind of events → kernel. The transposed products visit only rows of active events.
 _EVENTS = {
     (False, "binary"): gather.gather_flags,
     (False, "weighted"): gather.gather_values,
     (True, "binary"): events.scatter_flags,
     (True, "weighted"): events.scatter_values,
 }
-# The factor of which zeros are skipped → kernel
+# The factor whose zeros are skipped → kernel
 _SAMPLED = {"": sampled.sample, "u": sampled.sample_active_rows, "v": sampled.sample_active_columns}
 
 
 def product(
     outs: Sequence[Any], *, operand: str, shape: tuple[int, int], transpose: bool, homogeneous: bool
 ) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr, x)`` for a compressed matrix times a vector or matrix.
+    """Return a function ``f(data, indices, indptr, x)`` that multiplies a compressed matrix by a vector or matrix.
 
     Args:
       outs: the result's struct, in a sequence.
       operand: the kind of *x*: "dense", "binary" for events as bools, or "weighted" for events with values.
-      shape: of the matrix.
+      shape: rows and columns of the matrix.
       transpose: if True, multiply by the transposed matrix.
-      homogeneous: if True, *data* has length 1, for all entries.
+      homogeneous: if True, all entries have the weight ``data[0]``.
     """
     (out,) = outs
     rank = _kernel_rank(out)
@@ -60,7 +60,7 @@ def product(
 
 
 def compact_product(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous: bool) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr, active, count)``, the sum of the rows ``active[:count]``; see `product`."""
+    """Return a function ``f(data, indices, indptr, active, count)`` that adds up the rows ``active[:count]``."""
     (out,) = outs
     run = numba_kernel(events.scatter_listed, out)
 
@@ -75,18 +75,21 @@ def compact_product(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous:
 
 
 def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int], events: str = "") -> Callable[..., Any]:
-    """Return ``f(indices, indptr, u, v)``, the entries of *u* times *v* transposed; zeros of *events* are skipped."""
+    """Return a function ``f(indices, indptr, u, v)`` that multiplies *u* by the transpose of *v* at the entries.
+
+    Zeros of *events*, "u" or "v", are skipped.
+    """
     (out,) = outs
     return numba_kernel(_SAMPLED[events], out)
 
 
 def transpose(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
-    """Return ``f(indices, indptr)``: indices and indptr of the transpose, and the permutation of the entries."""
+    """Return a function ``f(indices, indptr)`` that returns both arrays of the transpose, and the permutation."""
     return numba_kernel(conversion.transpose, tuple(outs))
 
 
 def transpose_with_data(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr)``: all three of the transpose."""
+    """Return a function ``f(data, indices, indptr)`` that returns the three arrays of the transpose."""
     return numba_kernel(conversion.transpose_with_data, tuple(outs))
 
 

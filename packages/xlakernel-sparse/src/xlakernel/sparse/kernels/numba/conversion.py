@@ -1,8 +1,8 @@
-"""Compressed rows to compressed columns, by a counting sort of two levels.
+"""Conversion of compressed rows to compressed columns by a counting sort of two levels.
 
 Neighbouring columns form a bucket. First the entries are moved to their buckets, which are few enough to be written as
 sequential streams. Then each bucket is sorted by itself, inside a processor's cache. Each thread moves the entries of
-neighbouring rows, and puts them after those of earlier rows, so that rows ascend within each column.
+neighbouring rows, and places them in each bucket after the entries of earlier rows: rows ascend within a column.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from .helpers.elements import cast
 from .helpers.parts import first_of, first_row, part_count
 from .helpers.prefetch import prefetch_for_writing
 
-# The smallest and the largest number of columns in a bucket, as powers of 2; a column's number in it takes 16 bits.
+# Base-2 logarithms of the smallest and the largest number of columns in a bucket; uint16 can number them.
 _SMALLEST, _LARGEST = 7, 16
-# Elements of 4 and of 2 bytes in a cache line. With many streams, the next line of each is prefetched before the first
-# store to it: processors complete stores in order, and would wait for the line.
+# The numbers of elements of 4 and of 2 bytes in a cache line. The next cache line of each stream is prefetched before
+# the first store to the line: processors complete stores in order, and would otherwise wait for the line.
 _LINE, _LINE_OF_16_BITS = np.uint64(16), np.uint64(32)
 
 
 @njit
 def _bucket_bits(columns):
-    """Return the base-2 logarithm of a bucket's number of columns, about the square root of that of all columns."""
+    """Return the base-2 logarithm of the number of columns in a bucket, which is about the square root of *columns*."""
     bits = _SMALLEST
     while bits < _LARGEST and columns >> (2 * bits) > 0:
         bits += 1
@@ -32,7 +32,7 @@ def _bucket_bits(columns):
 
 @njit
 def _move(payload, k, q, moved):
-    """Write the payload of entry *k* at *q*; *k* itself if the payload has shape (1, 1)."""
+    """Write the payload of entry *k* to ``moved[q]``; write *k* itself if *payload* has shape (1, 1)."""
     if payload.ndim == 1:
         moved[q] = payload[k]
     else:
@@ -49,7 +49,7 @@ def _count(begin, end, indices, bits, counts):
 
 @njit
 def _start(counts, starts):
-    """Turn the counts (parts, buckets) into the first position of each part in each bucket."""
+    """Replace *counts*, of shape (parts, buckets), by the first position of each part in each bucket."""
     position = np.int64(0)
     for bucket in range(counts.shape[1]):
         starts[bucket] = position
@@ -80,7 +80,7 @@ def _distribute(first, last, indices, indptr, payload, bits, positions, row, col
 
 @njit
 def _order(begin, end, first, row, column, moved, indices_t, indptr_t, moved_t, counts):
-    """Sort the entries *begin* … *end* - 1, a bucket of the columns from *first* on."""
+    """Sort the entries *begin* … *end* - 1, the bucket whose first column is *first*."""
     counts[:] = 0
     for k in range(np.uint64(begin), np.uint64(end)):
         counts[np.uint64(column[k])] += 1
@@ -102,7 +102,7 @@ def _order(begin, end, first, row, column, moved, indices_t, indptr_t, moved_t, 
 
 @njit
 def _order_share(share, shares, starts, bits, row, column, moved, indices_t, indptr_t, moved_t):
-    """Sort the buckets that begin in this share of the entries and buckets."""
+    """Sort the buckets that begin in a share; shares have equal numbers of entries plus buckets."""
     buckets = starts.size - 1
     entries = starts[buckets]
     counts = np.empty(1 << bits, np.int64)
@@ -115,7 +115,7 @@ def _order_share(share, shares, starts, bits, row, column, moved, indices_t, ind
 
 @njit
 def _pad(begin, payload, indices_t, moved_t):
-    """Fill the slots behind the entries."""
+    """Fill the padding after the entries with zeros; in a permutation, with the positions themselves."""
     for k in range(begin, indices_t.size):
         indices_t[k] = 0
         if payload.ndim == 1:
@@ -149,11 +149,11 @@ def _transpose(payload, indices, indptr, indices_t, indptr_t, moved_t):
 
 @njit(cache=True)
 def transpose(indices, indptr, indices_t, indptr_t, permutation):
-    """The transposed structure, and the number of each of its entries in the original."""
+    """Compute the structure of the transpose, and the original position of each entry."""
     _transpose(np.empty((1, 1), np.int8), indices, indptr, indices_t, indptr_t, permutation)
 
 
 @njit(cache=True)
 def transpose_with_data(data, indices, indptr, data_t, indices_t, indptr_t):
-    """The transposed structure, with the data moved along."""
+    """Compute the structure of the transpose, and the data in its order."""
     _transpose(data, indices, indptr, indices_t, indptr_t, data_t)

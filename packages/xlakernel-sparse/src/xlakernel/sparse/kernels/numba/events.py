@@ -1,4 +1,4 @@
-"""A transposed matrix times events: the rows of active events are scattered, the others are not read."""
+"""A transposed matrix times events: the rows of active events are scattered, and the other rows are not read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .helpers.parts import first_of, part_count, private_part_count
 from .helpers.prefetch import prefetch
 from .scatter import add_private, clear
 
-# The number of entries of the next row to prefetch, and the largest number of them in a cache line.
+# The number of entries of the next row to prefetch, and the largest number of entries in a cache line.
 _AHEAD = np.uint64(256)
 _LINE = np.uint64(16)
 
@@ -27,7 +27,7 @@ def _prefetch_row(i, data, indices, indptr):
 
 @njit(fastmath={"contract"})
 def _rows(first, last, active, values, data, indices, indptr, y):
-    """Scatter the rows ``active[first:last]``; *values* has shape (1, 1) where all of them are 1."""
+    """Scatter the rows ``active[first:last]``; *values* has shape (1, 1) if all values are 1."""
     for a in range(np.uint64(first), np.uint64(last)):
         i = np.uint64(active[a])
         if a + np.uint64(1) < np.uint64(last):

@@ -1,6 +1,6 @@
 """A matrix times a vector: each row gathers the elements of the vector at its entries.
 
-Flags are gathered as bits, 32 in a word: processors have instructions that gather words, and none for bytes.
+Flags are packed as bits into 32-bit words: processors have instructions that gather words, but none that gather bytes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from .helpers.parts import first_row, part_count
 
 @njit
 def _element(x, j):
-    """Return element *j* of *x*, which may be bits, as `pack_flags` writes them, in an array of shape (1, words)."""
+    """Return element *j* of *x*; an *x* of shape (1, words) holds bits, as `pack_flags` writes them."""
     if x.ndim == 2:
         return (x[0, np.uint64(j >> np.uint32(5))] >> np.uint32(j & np.uint32(31))) & np.uint32(1) != 0
     return x[np.uint64(j)]
 
 
-# Vectorisation reassociates sums. NaN and infinities are preserved.
+# LLVM may reassociate sums, in order to vectorise them. NaN and infinities are preserved.
 @njit(fastmath={"contract", "reassoc", "nsz"})
 def _rows(first, last, data, indices, indptr, x, y, active):
     equal = equal_weight(data, y)
-    # Unsigned indices: Numba emits no branch for negative ones, and LLVM can vectorise.
+    # Indices are unsigned: Numba then emits no branch for negative indices, and LLVM can vectorise the loop.
     for i in range(np.uint64(first), np.uint64(last)):
         total = zero(y)
         for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
@@ -46,19 +46,19 @@ def _gather(data, indices, indptr, x, y, active):
 
 @njit(cache=True)
 def gather(data, indices, indptr, x, y):
-    """``y[i] = sum(data[k] * x[indices[k]])`` over the entries k of row i."""
+    """Compute ``y[i] = sum(data[k] * x[indices[k]])`` over the entries k of row i."""
     _gather(data, indices, indptr, x, y, None)
 
 
 @njit(cache=True)
 def gather_values(data, indices, indptr, x, y):
-    """The same; zeros of *x* are skipped."""
+    """Compute `gather` over the elements of *x* that are not 0."""
     _gather(data, indices, indptr, x, y, True)
 
 
 @njit(cache=True)
 def gather_flags(data, indices, indptr, x, y):
-    """The same with bools *x*, of which True counts as 1."""
+    """Compute `gather` for bools *x*; True counts as 1."""
     bits = np.empty((1, (x.size + 31) // 32), np.uint32)
     pack_flags(x, bits[0])
     _gather(data, indices, indptr, bits, y, True)

@@ -12,7 +12,7 @@ from .helpers.tiles import gather_tile, tile_width
 
 @njit
 def _row(i, data, indices, begin, end, x, y, active):
-    """Compute row i of *y*, in the widest tiles that fit; the last may overlap the one before, with equal sums."""
+    """Compute row i of *y*, in the widest tiles that fit; the last two may overlap, and write equal sums there."""
     columns = y.shape[1]
     if columns >= tile_width(128, y):
         width = tile_width(128, y)
@@ -73,5 +73,5 @@ def scatter_matrix(data, indices, indptr, x, y):
 
 @njit(cache=True)
 def scatter_active_matrix(data, indices, indptr, x, y):
-    """Compute `scatter_matrix` over elements of *x* that are not 0 or False; rows of *x* without any are skipped."""
+    """Compute `scatter_matrix` over elements of *x* that are not 0 or False; rows of *x* without them are skipped."""
     scatter_strips(data, indices, indptr, x, y, True)

@@ -55,17 +55,17 @@ def _sample(indices, indptr, u, v, out, active_u, active_v):
 
 @njit(cache=True)
 def sample(indices, indptr, u, v, out):
-    """``out[k] = sum(u[i] * v[indices[k]])`` for the entries k of all rows i, and 0 in the padding behind them."""
+    """Compute ``out[k] = sum(u[i] * v[indices[k]])`` for the entries k of all rows i; the padding after them is 0."""
     _sample(indices, indptr, u, v, out, None, None)
 
 
 @njit(cache=True)
 def sample_active_rows(indices, indptr, u, v, out):
-    """The same over the elements of *u* that are not 0."""
+    """Compute `sample` over the elements of *u* that are not 0."""
     _sample(indices, indptr, u, v, out, True, None)
 
 
 @njit(cache=True)
 def sample_active_columns(indices, indptr, u, v, out):
-    """The same over the elements of *v* that are not 0."""
+    """Compute `sample` over the elements of *v* that are not 0."""
     _sample(indices, indptr, u, v, out, None, True)

@@ -1,6 +1,6 @@
-"""A transposed matrix times a vector: each row is scattered to the result, times its element of the vector.
+"""A transposed matrix times a vector: each row, times its element of the vector, is added to the result.
 
-Each thread scatters to a private result; these are summed at the end.
+Each thread adds to a private result; the private results are summed at the end.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from .helpers.parts import first_of, first_row, part_count, private_part_count
 
 @njit
 def clear(y):
-    """Set all elements of a vector to 0; written out in a parallel function, the loop would run in parallel."""
+    """Set all elements of a vector to 0."""
     for j in range(y.size):
         y[j] = cast(0, y)
 
 
 @njit
 def add_private(first, last, private, y):
-    """Add the results of other threads, ``private`` (parts, outputs), to the elements *first* … *last* - 1 of *y*."""
+    """Add other threads' results, *private* of shape (parts, outputs), to the elements *first* … *last* - 1 of *y*."""
     for part in range(private.shape[0]):
         for j in range(np.uint64(first), np.uint64(last)):
             y[j] += private[part, j]
@@ -37,7 +37,7 @@ def _rows(first, last, data, indices, indptr, x, y):
 
 @njit(parallel=True, cache=True)
 def scatter(data, indices, indptr, x, y):
-    """``y[indices[k]] += data[k] * x[i]`` for all entries k of all rows i, from 0."""
+    """Compute ``y[indices[k]] += data[k] * x[i]`` from zeros, for all entries k of all rows i."""
     rows = indptr.size - 1
     parts = private_part_count(np.int64(indptr[rows]) + rows, y.size, y.itemsize)
     if parts == 1:

@@ -12,12 +12,12 @@ from ...operators.entries import first_entries, rows_of_entries
 
 
 def transpose(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
-    """Return ``f(indices, indptr)``: indices and indptr of the transpose, and the permutation of the entries."""
+    """Return a function ``f(indices, indptr)`` that returns both arrays of the transpose, and the permutation."""
 
     def run(indices: jax.Array, indptr: jax.Array) -> Any:
         columns, size = shape[1], indices.shape[0]
         places = jnp.arange(size, dtype=indptr.dtype)
-        # Padding sorts behind the last column.
+        # Padding is sorted after the last column.
         column, permutation = jax.lax.sort(
             (jnp.where(places < indptr[-1], indices, columns), places), num_keys=1, is_stable=True
         )
@@ -29,7 +29,7 @@ def transpose(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., A
 
 
 def transpose_with_data(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
-    """Return ``f(data, indices, indptr)``: all three of the transpose."""
+    """Return a function ``f(data, indices, indptr)`` that returns the three arrays of the transpose."""
     structure = transpose(outs[1:], shape=shape)
 
     def run(data: jax.Array, indices: jax.Array, indptr: jax.Array) -> Any:

@@ -14,8 +14,8 @@ from ...operators.entries import rows_of_entries
 def _scatter_entries(
     out: Any, operand: str, data: jax.Array, rows: jax.Array, columns: jax.Array, x: jax.Array
 ) -> jax.Array:
-    """Add ``data[k] * x[columns[k]]`` to ``rows[k]`` for each entry; those with a row out of range are left out."""
-    if 0 in (x.shape[0], out.shape[0]):  # all is padding, and JAX cannot gather from an empty array
+    """Add ``data[k] * x[columns[k]]`` to ``rows[k]`` for each entry; entries with a row out of range are dropped."""
+    if 0 in (x.shape[0], out.shape[0]):  # all entries are padding, and JAX cannot gather from an empty array
         return jnp.zeros(out.shape, out.dtype)
     data = data.astype(out.dtype)
     data = data if x.ndim == 1 else data[:, None]
@@ -32,7 +32,7 @@ def _scatter_entries(
 def product(
     outs: Sequence[Any], *, operand: str, shape: tuple[int, int], transpose: bool, homogeneous: bool
 ) -> Callable[..., jax.Array]:
-    """Make the product with a vector, or with the columns of a matrix."""
+    """Return a function ``f(data, indices, indptr, x)`` that multiplies the matrix, or its transpose, by *x*."""
     (out,) = outs
 
     def run(data: jax.Array, indices: jax.Array, indptr: jax.Array, x: jax.Array) -> jax.Array:
@@ -47,7 +47,7 @@ def product(
 
 
 def compact_product(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous: bool) -> Callable[..., jax.Array]:
-    """Make the sum of the active rows."""
+    """Return a function ``f(data, indices, indptr, active, count)`` that adds up the rows ``active[:count]``."""
 
     def run(data: jax.Array, indices: jax.Array, indptr: jax.Array, active: jax.Array, count: jax.Array) -> jax.Array:
         counted = jnp.arange(active.shape[0]) < count
@@ -59,13 +59,16 @@ def compact_product(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous:
 
 
 def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int], events: str = "") -> Callable[..., jax.Array]:
-    """Make the product of two dense matrices at the entries only; zeros of *events*, "u" or "v", add nothing."""
+    """Return a function ``f(indices, indptr, u, v)`` that multiplies *u* by the transpose of *v* at the entries.
+
+    Zeros of *events*, "u" or "v", add nothing.
+    """
 
     def run(indices: jax.Array, indptr: jax.Array, u: jax.Array, v: jax.Array) -> jax.Array:
-        if 0 in shape:  # all is padding, and JAX cannot gather from an empty array
+        if 0 in shape:  # all entries are padding, and JAX cannot gather from an empty array
             return jnp.zeros(outs[0].shape, outs[0].dtype)
         rows = rows_of_entries(indptr, indices.shape[0])
-        columns = jnp.where(rows < shape[0], indices, shape[1])  # out of range for padding, where v could be infinite
+        columns = jnp.where(rows < shape[0], indices, shape[1])  # out of range for padding: 0 * inf is NaN
         factors = {"u": u.at[rows].get(mode="fill", fill_value=0), "v": v.at[columns].get(mode="fill", fill_value=0)}
         found = factors["u"] * factors["v"]
         found = jnp.where(factors[events] != 0, found, 0) if events else found

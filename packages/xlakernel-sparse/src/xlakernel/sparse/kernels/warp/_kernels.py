@@ -1,6 +1,6 @@
-"""The Warp kernels. Several threads share a row: each takes every *lanes*-th entry, and they add up atomically.
+"""The Warp kernels. Several threads share a row: each processes every *lanes*-th entry. Sums are added atomically.
 
-*stride* is 0 if all entries have the first weight, else 1; *lanes* is the number of threads of a row.
+*stride* is 0 if all entries have the weight ``data[0]``, else 1; *lanes* is the number of threads of a row.
 """
 
 # No `from __future__ import annotations`: Warp reads the annotations.

@@ -13,7 +13,7 @@ from xlakernel.warp import warp_kernel
 
 from . import _kernels
 
-# Threads that share a row: a warp on a GPU; on the CPU, one is fastest.
+# The number of threads that share a row: a warp on a GPU; one on the CPU, which is fastest there.
 _LANES = {"gpu": 32, "cpu": 1}
 # The dtypes that Warp adds atomically.
 _ATOMIC = ("float32", "float64", "int32", "int64", "uint32", "uint64")
@@ -28,7 +28,7 @@ def product(
     transpose: bool,
     homogeneous: bool,
 ) -> Callable[..., jax.Array]:
-    """Make the product with a vector."""
+    """Return a function ``f(data, indices, indptr, x)`` that multiplies the matrix, or its transpose, by a vector."""
     (out,) = outs
     _check(out)
     lanes = _LANES[platform]
@@ -48,7 +48,10 @@ def product(
 def sampled_product(
     outs: Sequence[Any], *, platform: str, shape: tuple[int, int], events: str = ""
 ) -> Callable[..., jax.Array]:
-    """Make the product of two vectors at the entries; zeros of *events*, "u" or "v", add nothing."""
+    """Return a function ``f(indices, indptr, u, v)`` that multiplies two vectors at the entries.
+
+    Zeros of *events*, "u" or "v", add nothing.
+    """
     (out,) = outs
     _check(out)
     lanes = _LANES[platform]

@@ -1,4 +1,4 @@
-"""Counting sort of synapses by source and block of the target, by two kernels of a platform."""
+"""Counting sort of synapses by their source and their target's block, with two kernels of a platform."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def counting_sort(
     layout: Layout,
     ranges: Sequence[tuple[int, int]],
 ) -> Callable[..., Any]:
-    """Return ``f(places, words, indices, indptr, ...)``: the starts and the entries; see `sort_entries`.
+    """Return a function ``f(places, words, indices, indptr, ...)`` that returns the results of `sort_entries`.
 
     Args:
-      make_kernel: makes a function of JAX arrays: `numba_kernel`, or `numba_cuda_kernel` with its launch.
-      kernels: the two kernels. The first adds to the number of entries of each source and block. The second writes the
-        entries, each behind those of its segment; it advances the cursor of the segment, the place of the next one.
+      make_kernel: makes a function of JAX arrays from a kernel: `numba_kernel`, or `numba_cuda_kernel` with its launch.
+      kernels: the two kernels. A segment is the entries of one source and one block. The first kernel counts the
+        entries of each segment. The second writes each entry at its segment's cursor, and advances this cursor.
       outs: the starts and the entries.
       layout: that of the network.
       ranges: the first source and the first target of each projection.

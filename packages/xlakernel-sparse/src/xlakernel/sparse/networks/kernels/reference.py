@@ -1,4 +1,4 @@
-"""A run of a network in plain JAX, step by step: the oracle of the other kernels, for every platform."""
+"""A run of a network in plain JAX, step by step, for every platform: the reference for the other kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def run(
     every: int,
     is_random: bool,
 ) -> Callable[..., Any]:
-    """Return the function of a run, with the inputs and results of the kernel in `kernels.numba.simulation`."""
+    """Return a function that makes a run, with the inputs and results of the kernel in `kernels.numba.simulation`."""
     missing = [part.function.py_func.__qualname__ for part in parts if part.reference is None]
     if missing:
         raise ArgumentError(
@@ -127,7 +127,7 @@ def run(
 
 
 def _coordinates(layout: Layout, starts: jax.Array, entries: jax.Array, edges: jax.Array) -> tuple[jax.Array, ...]:
-    """Return source, row of sums, target and weight of each entry; weights of padding are 0."""
+    """Return the source, row of sums, target and weight of each entry; padding has weights of 0."""
     words = entries.reshape(-1, 2 if layout.wide else 1)
     number = jnp.arange(words.shape[0], dtype=jnp.uint32)
     segment = jnp.searchsorted(starts, number, side="right").astype(jnp.int32) - 1
@@ -140,7 +140,7 @@ def _coordinates(layout: Layout, starts: jax.Array, entries: jax.Array, edges: j
 
 
 def _values(fields: Fields, words: jax.Array, shared: jax.Array, noise: Sequence[jax.Array] = ()) -> Any:
-    """Return the named tuple of a population's values, of which shared ones are numbers."""
+    """Return the named tuple of a population's values: numbers for shared fields, and arrays for the others."""
 
     def value(field: Field) -> jax.Array:
         if is_random(field):

@@ -1,4 +1,4 @@
-"""Plastic projections in plain JAX: the oracle of the other kernels."""
+"""Plastic projections (with weights that a rule changes) in plain JAX: the reference for the other kernels."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Learning(NamedTuple):
 
 
 class Synapses(NamedTuple):
-    """A plastic projection in a run: source, target and place of the weight of each synapse, and its numbers."""
+    """A plastic projection in a run: each synapse's source, target and place of the weight, and the rule's numbers."""
 
     of: Plastic
     at: Places
@@ -37,7 +37,7 @@ class Synapses(NamedTuple):
 
 
 def check_references(plastic: Sequence[Plastic]) -> None:
-    """Raise an error if a rule has no reference."""
+    """Raise an error if a rule has no functions in plain JAX."""
     missing = [one.number for one in plastic if one.reference is None]
     if missing:
         raise ArgumentError(
@@ -61,14 +61,14 @@ def coordinates(
         number = at.weights + jnp.arange(at.room)
         target = jnp.searchsorted(starts, number, side="right").astype(jnp.int32) - 1
         own = pairs[at.weights : at.weights + at.room]
-        # Padding has a target behind the last one.
+        # Padding has targets after the last one, and gets a place that is no weight's.
         place = jnp.where(target < at.targets, own[:, 1], incoming.size)
         found.append(Synapses(one, at, own[:, 0], target, place, numbers[k], scales[one.row]))
     return found
 
 
 def _phase(tau: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return how stored traces change at the beginning of a step, their factor in it, and what a spike adds."""
+    """Return the factor of stored traces at a step's beginning, that from them to traces, and what a spike adds."""
     period = jnp.clip(PERIOD * tau, 1, LONGEST_PERIOD).astype(jnp.int32)
     elapsed = (step % period).astype(jnp.float32)
     again = jnp.where(elapsed == 0, jnp.exp(-period.astype(jnp.float32) / tau), 1)
@@ -81,7 +81,7 @@ def _history(traces: jax.Array, last: jax.Array, step: jax.Array, factor: jax.Ar
 
 
 def _values(fields: Fields, words: jax.Array, shared: jax.Array) -> Any:
-    """Return the named tuple of a rule's parameters in one step, whose words are *words*."""
+    """Return the named tuple of a rule's parameters in one step; *words* are those of this step."""
     return fields.kind(
         *(
             read_field(field, shared)[0] if field.shared else read_field(field, words[:, None])[0]
@@ -91,7 +91,7 @@ def _values(fields: Fields, words: jax.Array, shared: jax.Array) -> Any:
 
 
 def _called(synapses: Synapses, which: int, state: Learning, pre: History, post: History, p: Any, on: jax.Array) -> Any:
-    """Return the new weights of the synapses that are *on*, and those of all weights."""
+    """Call a rule for synapses that are *on*; return the weights of the projection, and those of all projections."""
     weight = state.weights.at[synapses.place].get(mode="fill", fill_value=0)
     of_source, of_target = (
         History(*(field.at[index].get(mode="fill", fill_value=0) for field in history))

@@ -1,1 +1,1 @@
-"""What a network is made of: populations, projections, inputs, rules and recordings."""
+"""Parts of a network: populations, projections, inputs, rules and recordings."""

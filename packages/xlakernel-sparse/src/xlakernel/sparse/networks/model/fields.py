@@ -20,12 +20,12 @@ from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
 from .noise import Normal, Poisson
 
-#: Generated functions of each kind that are kept: those of a notebook's earlier definitions are dropped.
+#: The size of each cache of generated functions. The limit drops those of a notebook's earlier definitions.
 KEPT = 128
 
 
-# Unsigned indices are not compared with 0: Numba's negative ones count from the end, and loops with such a comparison
-# are not vectorised.
+# Indices are unsigned. In Numba, signed indices may be negative and count from the end; they are therefore compared
+# with 0, and loops with such a comparison are not vectorised.
 @njit
 def _get_float32(words, word, i):
     return np.int32(words[word, np.uint64(i)]).view(np.float32)
@@ -80,12 +80,12 @@ def _set_float64(words, word, i, value):
 
 @njit
 def _wrap_int32(value):
-    # As if it were stored: a state in registers is the same as one in memory.
+    # Wraps as a store does, so that a state in registers is the same as a state in memory.
     return np.int64(np.int32(value))
 
 
 class _Kind(NamedTuple):
-    """A dtype that fields may have: its words, its type and conversion in Numba, and how kernels access it."""
+    """A dtype that fields may have: its number of words, its type and conversion in Numba, and functions for access."""
 
     words: int
     scalar: type
@@ -112,7 +112,7 @@ _GETTERS = {f"get_{name}": kind.get for name, kind in _KINDS.items()}
 
 
 class Field(NamedTuple):
-    """A field, and the place of its first word: among those of each neuron, or among those that all share.
+    """A field, and the place of its first word among a neuron's words or, if *shared*, among those that all share.
 
     A random input has its distribution in place of a dtype, and the number of its draw in place of a word.
     """
@@ -129,7 +129,7 @@ def is_random(field: Field) -> bool:
 
 
 class Fields(NamedTuple):
-    """The fields of a named tuple; *kind* is its class, *words* and *shared* are the numbers of words."""
+    """The fields of a named tuple; *kind* is its class, *words* and *shared* count a neuron's and shared words."""
 
     kind: type
     fields: tuple[Field, ...]
@@ -146,7 +146,7 @@ class _Empty(NamedTuple):
     pass
 
 
-#: What stands in place of parameters or inputs that are not given.
+#: The fields of parameters or inputs that are not given.
 EMPTY = Fields(_Empty, (), 0, 0)
 
 
@@ -156,9 +156,9 @@ def fields_of(
     """Return the fields of a named tuple of arrays.
 
     Args:
-      what: its name, for messages.
-      values: the named tuple; each field has the shape ``leading``, or ``(*leading, size)``, or is random if there are
-        leading dimensions; None: no fields.
+      what: the name of the values, for messages.
+      values: the named tuple, or None for no fields. Each field has the shape ``leading`` or ``(*leading, size)``. With
+        leading dimensions, a field may also be `Poisson` or `Normal`.
       size: the number of neurons.
       leading: the dimensions before the neurons.
       first: the place of the first word.
@@ -205,11 +205,11 @@ def fields_of(
 
 
 def _dtype_name(value: ArrayLike) -> str:
-    """Return the name of the dtype that JAX gives a value, or of its own dtype if JAX has none for it."""
+    """Return the name of the dtype that JAX gives a value, or of the value's own dtype if JAX gives none."""
     kind: Any = np.dtype(np.int64) if isinstance(value, int) else getattr(value, "dtype", None)
     if isinstance(value, int | np.integer | np.ndarray) and kind.kind in "iu" and np.size(value):
         limits = np.iinfo(own := jax.dtypes.canonicalize_dtype(kind))
-        is_narrower = own != kind or isinstance(value, int)  # no other array needs to be read
+        is_narrower = own != kind or isinstance(value, int)  # values of other arrays fit, and are not read
         if is_narrower and (np.min(value) < limits.min or np.max(value) > limits.max):
             return f"an integer that does not fit {limits.dtype}"
     if isinstance(value, np.ndarray) and not value.dtype.isnative:
@@ -240,7 +240,7 @@ def _words_of(value: ArrayLike, dtype: str, axis: int) -> jax.Array:
 
 
 def pack(fields: Fields, values: Any, size: int, *, leading: tuple[int, ...] = ()) -> tuple[jax.Array, jax.Array]:
-    """Return the words of all neurons, ``(*leading, words, size)``, and the shared ones, ``(*leading, shared, 1)``."""
+    """Return the words of all neurons, ``(*leading, words, size)``, and shared words, ``(*leading, shared, 1)``."""
     own, shared = [], []
     for field in fields.fields:
         if is_random(field):
@@ -258,12 +258,12 @@ def _stack(words: Sequence[jax.Array], leading: tuple[int, ...], size: int) -> j
 
 
 def unpack(fields: Fields, words: jax.Array) -> Any:
-    """Return the named tuple of arrays of words ``(..., words, size)``; no field is shared."""
+    """Return the named tuple of arrays that is packed in *words*, ``(..., words, size)``; no field is shared."""
     return fields.kind(**{field.name: read_field(field, words) for field in fields.fields})
 
 
 def read_field(field: Field, words: jax.Array) -> jax.Array:
-    """Return the values of one field of words ``(..., words, size)``."""
+    """Return the values of one field from *words*, ``(..., words, size)``."""
     count = _KINDS[field.dtype].words
     part = words[..., field.word : field.word + count, :]
     if count == 2:
@@ -281,7 +281,10 @@ def scalars_of(fields: Fields) -> Any:
 
 @functools.lru_cache(KEPT)
 def loader(fields: Fields) -> Any:
-    """Return ``load(words, shared, i, noise=())``, the named tuple of neuron *i*; *noise* are the random inputs."""
+    """Return a function ``load(words, shared, i, noise=())`` that returns the named tuple of neuron *i*.
+
+    *noise* has the neuron's random inputs.
+    """
     values = ", ".join(_value(field) for field in fields.fields)
     return generate("load(words, shared, i, noise=())", [f"return kind({values})"], {**_GETTERS, "kind": fields.kind})
 
@@ -293,20 +296,20 @@ def _value(field: Field) -> str:
 
 
 def getter(field: Field) -> Any:
-    """Return ``get(words, shared, i)``, the value of one field of neuron *i*."""
+    """Return a function ``get(words, shared, i)`` that returns the value of one field of neuron *i*."""
     return generate("get(words, shared, i)", [f"return {_value(field)}"], _GETTERS)
 
 
 @functools.lru_cache(KEPT)
 def storer(fields: Fields) -> Any:
-    """Return ``store(words, i, value)``, which writes the named tuple *value* for neuron *i*."""
+    """Return a function ``store(words, i, value)`` that writes the named tuple *value* for neuron *i*."""
     lines = [f"set_{field.dtype}(words, {field.word}, i, value.{field.name})" for field in fields.fields]
     return generate("store(words, i, value)", lines, {f"set_{name}": kind.set for name, kind in _KINDS.items()})
 
 
 @functools.lru_cache(KEPT)
 def converter(fields: Fields) -> Any:
-    """Return ``convert(value)``, the named tuple with each field in the type that `loader` gives it."""
+    """Return a function ``convert(value)`` that converts each field of a named tuple to its type in `loader`."""
     names = {f"as_{name}": kind.convert for name, kind in _KINDS.items()}
     values = [f"as_{field.dtype}(value.{field.name})" for field in fields.fields]
     return generate("convert(value)", [f"return kind({', '.join(values)})"], {**names, "kind": fields.kind})

@@ -1,4 +1,4 @@
-"""`Poisson` and `Normal`: random inputs, which a run draws before it calls the functions of the neurons."""
+"""`Poisson` and `Normal`: random inputs. A run draws them before it calls the functions of the neurons."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Any, NamedTuple
 
 
 class Poisson(NamedTuple):
-    """Numbers from a Poisson distribution as a field of the inputs, one for each neuron and step: integers.
+    """A field of the inputs with an integer from a Poisson distribution for each neuron and step.
 
-    They are drawn for all neurons at once, which is faster than `poisson` in the neuron's function. The mean is the
-    same in all steps; for one that changes, give the means as an input and call `poisson` in the function.
+    Several numbers are drawn at once, which is faster than `poisson` in the neuron's function. The mean is the same in
+    all steps. For a mean that changes, give the means as an input, and call `poisson` in the function.
 
     Args:
       mean: the mean of the distribution, a number or an array ``(size,)``, rounded to float32; see `poisson`. For
-        spikes of a rate in Hz and a step in ms it is ``rate * step / 1000``.
+        spikes at *rate* Hz and a step of *step* ms, the mean is ``rate * step / 1000``.
     """
 
     mean: Any
 
 
 class Normal(NamedTuple):
-    """Numbers from a normal distribution as a field of the inputs, one for each neuron and step: float32.
+    """A field of the inputs with a float32 from a normal distribution for each neuron and step.
 
     Args:
       mean: the mean of the distribution, a number or an array ``(size,)``.
-      deviation: the standard deviation, likewise.
+      deviation: the standard deviation, a number or an array ``(size,)``.
     """
 
     mean: Any = 0.0
     deviation: Any = 1.0
 
 
-#: The *draw* of the first random input; the neurons' functions use smaller ones.
+#: The *draw* (see `normal`) of the first random input. Smaller draws are left to the neurons' functions.
 FIRST_DRAW = 1 << 31
 
 

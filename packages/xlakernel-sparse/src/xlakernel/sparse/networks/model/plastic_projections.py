@@ -1,4 +1,4 @@
-"""Plastic projections in a run: their rules' functions, and the places of their arrays."""
+"""Plastic projections (with weights that a rule changes): the functions of the rules, and the places of arrays."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .rules import RuleFunctions, rule_functions
 
 
 class Plastic(NamedTuple):
-    """A plastic projection: its number among all, its rule's functions, and its neurons.
+    """A plastic projection: its number among all projections, its rule's functions, and its neurons.
 
-    *row* is the number of its receptor, and *room* the number of its weights. In a run it has the *parameters* of its
-    rule, and the fingerprint *code* of the functions: a changed global is compiled anew.
+    *row* is the number of its receptor, and *room* the number of its weights. In a run, *parameters* has the fields of
+    the rule's parameters, and *code* is the fingerprint of the rule's functions, with the values of their globals.
     """
 
     number: int
@@ -40,12 +40,16 @@ class Plastic(NamedTuple):
         return reduce(self)
 
     def __deepcopy__(self, memo: Any) -> Plastic:
-        """Return itself, as for a function."""
+        """Return the same object, as `copy.deepcopy` does for a function."""
         return self
 
 
 class Places(NamedTuple):
-    """A row of the table that kernels get: where the arrays of a projection begin."""
+    """The places at which the arrays of a projection begin, a row of the table that kernels get.
+
+    *sources* and *targets* are numbers of neurons; *pre* and *post* are the places of the sources' and targets' traces.
+    *room*, *delay* and *row* are those of `Plastic`.
+    """
 
     first_source: Any
     sources: Any
@@ -62,7 +66,7 @@ class Places(NamedTuple):
 
 
 def places(plastic: Sequence[Plastic], blocks: int) -> list[Places]:
-    """Return where the arrays of each projection begin."""
+    """Return the `Places` of each projection."""
     found, starts, incoming, traces, weights = [], 0, 0, 0, 0
     for one in plastic:
         sources, targets = one.sources[1] - one.sources[0], one.targets[1] - one.targets[0]

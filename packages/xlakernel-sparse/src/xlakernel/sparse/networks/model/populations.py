@@ -1,4 +1,4 @@
-"""`Population`: neurons that share a function, and the kernels' parts that are generated for it."""
+"""`Population`: neurons that share a function, and the functions for kernels that are generated from this function."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Population(NamedTuple):
     """Neurons that share a function.
 
     Args:
-      function: one step of one neuron, a function decorated with ``numba.njit``:
-        ``function(state, arrived, p, rng) -> (state, fired)``. *state* and *p* are named tuples of scalars, as they
-        are given to `Network.run` as arrays; *arrived* is a named tuple of float32, the sums of the weights that arrive
-        in this step, by receptor; *rng* is the argument for `uniform`, `normal` and `poisson`. With ``inputs`` in
-        `Network.run`, their values in this step are a fifth argument. Integers are passed as int64. A division of
-        floats by zero is infinite or NaN on all platforms, as with ``error_model="numpy"``.
+      function: one step of one neuron, ``function(state, arrived, p, rng) -> (state, fired)``, decorated with
+        ``numba.njit``. *state* and *p* are the named tuples of state and parameters of `Network.run`, with this
+        neuron's scalars in place of arrays. *arrived* is a named tuple with a float32 for each receptor, the sum of
+        the weights that arrive in this step. *rng* is the first argument of `uniform`, `normal` and `poisson`. With
+        ``inputs`` in `Network.run`, a fifth argument has their values in this step. Values of int32 are passed as
+        int64. A division of floats by zero is infinite or NaN on all platforms, as with ``error_model="numpy"``.
       size: the number of neurons.
-      reference: the same step in plain JAX, for the backend ``"jax"``: the arguments are arrays over the neurons, and
-        *rng* has the numbers of `xlakernel.sparse.networks.reference`.
+      reference: the same step in plain JAX, for the backend ``"jax"``. Its arguments are arrays over the neurons, and
+        *rng* is the first argument of the functions in `xlakernel.sparse.networks.reference`.
     """
 
     function: Callable[..., Any]
@@ -49,11 +49,11 @@ class Population(NamedTuple):
         return reduce(self)
 
     def __deepcopy__(self, memo: Any) -> Population:
-        """Return itself, as for a function."""
+        """Return the same object, as `copy.deepcopy` does for a function."""
         return self
 
 
-#: The name of the population in a network of one.
+#: The name of a population that was given without a name, as the only one of a network.
 ALONE = ""
 
 
@@ -61,8 +61,8 @@ def check_populations(populations: Any) -> tuple[tuple[str, Population], ...]:
     """Return the populations with their names.
 
     Raises:
-      ArgumentError: if there are none, or a size is not a positive integer.
-      KernelTypeError: if a population is of another type, or its function is not one of Numba's.
+      ArgumentError: if there are no populations, a name is not a string, or a size is not a positive integer.
+      KernelTypeError: if a population is not a `Population`, or its function is not decorated with ``numba.njit``.
     """
     named = populations if isinstance(populations, Mapping) else {ALONE: populations}
     if not named:
@@ -88,8 +88,8 @@ def check_populations(populations: Any) -> tuple[tuple[str, Population], ...]:
 class Part(NamedTuple):
     """The neurons of one population in a run: their function, its fingerprint, and the fields of its arguments.
 
-    The fingerprint *code* has the values of globals: a changed one is compiled anew. *noise* are the parameters of the
-    random inputs, behind the other parameters.
+    The fingerprint *code* covers the values of the function's globals: after a change of a global, the function is
+    compiled anew. *noise* has the parameters of the random inputs; their words follow those of *parameters*.
     """
 
     function: Any
@@ -105,14 +105,15 @@ class Part(NamedTuple):
 
 
 class Functions(NamedTuple):
-    """Numba functions on the words of one population's neurons.
+    """Numba functions for the neurons of one population, whose values are packed in words of 32 bits (see `fields`).
 
-    ``load(words, shared, i)`` and ``store(words, i, state)`` are those of the state, ``parameters(words, shared, i)``
-    and ``inputs(words, shared, i, noise)`` return the other arguments, ``arrived(sums, at, stride, scales)`` the
-    arrivals, and ``update(state, arrived, parameters, inputs, rng)`` the next state and whether the neuron fired.
-    *prepare*, *draw*, *four*, *fill* and *read* draw the random inputs, see `drawing`. *are_equal* is True if all
-    neurons have the same parameters, those of random inputs included. *is_cached* is True if the function of the neuron
-    is declared with ``cache=True``; then the kernel of the network is stored on disk as well.
+    ``load(words, shared, i)`` returns the state of neuron *i*, and ``store(words, i, state)`` writes it.
+    ``parameters(words, shared, i)``, ``inputs(words, shared, i, noise)`` and ``arrived(sums, at, stride, scales)``
+    return the other arguments of the neuron's function. ``update(state, arrived, parameters, inputs, rng)`` calls this
+    function, and returns the next state and whether the neuron fired. *prepare*, *draw*, *four*, *fill* and *read* are
+    for the random inputs, see `drawing`. *are_equal* is True if all neurons have the same parameters, also of random
+    inputs. *is_cached* is True if the neuron's function is declared with ``cache=True``. If all functions of a network
+    are, its kernel is stored on disk as well.
     """
 
     load: Any
@@ -133,10 +134,11 @@ class Functions(NamedTuple):
 def functions_of(
     part: Part, receptors: tuple[str, ...], is_random: bool, product: Callable[[Any, Any], Any] = operator.mul
 ) -> Functions:
-    """Return the functions of a population; without random numbers, the function of the neuron gets None for *rng*.
+    """Return the functions of a population; unless *is_random*, the function of the neuron gets None for *rng*.
 
-    *product* multiplies float32 numbers: a compiler that fuses additions with the product of arrivals chooses one of
-    two products in a sum, not the same wherever the function of the neuron stands in a kernel.
+    *product* multiplies the sum of weights of a receptor by its scale, in float32. A compiler may fuse a product with
+    an addition and so omit a rounding. Of two products that are added, it fuses only one, and not the same one in all
+    kernels. With a *product* that is never fused, results do not depend on the kernel.
     """
     fields = part.state, part.parameters, part.inputs, part.noise
     return _functions(part.function, *fields, receptors, is_random, product)
@@ -186,15 +188,16 @@ def _functions(
 
 @functools.lru_cache(KEPT)
 def arrivals_type(receptors: tuple[str, ...]) -> Any:
-    """Return the named tuple of the arrivals."""
+    """Return the class of the named tuple *arrived*."""
     return NamedTuple("Arrived", [(name, float) for name in receptors])  # type: ignore[misc]  # mypy asks for a literal list
 
 
 @functools.lru_cache(KEPT)
 def arrivals(receptors: tuple[str, ...], product: Any) -> Any:
-    """Return ``arrived(sums, at, stride, scales)``: sums are integers, those of receptor ``k`` at ``at + k * stride``.
+    """Return a function ``arrived(sums, at, stride, scales)`` that returns a neuron's *arrived*.
 
-    *scales* are an array or a tuple. For *product* see `functions_of`.
+    The neuron's sum for receptor ``k`` is the integer ``sums[at + k * stride]``; *scales* is an array or a tuple. For
+    *product* see `functions_of`.
     """
     values = [f"product(number(sums[index(at + {k} * stride)]), scales[{k}])" for k in range(len(receptors))]
     names = {"kind": arrivals_type(receptors), "number": np.float32, "index": np.uint64, "product": product}
@@ -203,16 +206,16 @@ def arrivals(receptors: tuple[str, ...], product: Any) -> Any:
 
 @functools.lru_cache(KEPT)
 def tuple_of(length: int) -> Any:
-    """Return ``f(array)``, the first elements of an array as a tuple of this length."""
+    """Return a function ``values(array)`` that returns the first *length* elements of an array as a tuple."""
     values = "".join(f"array[{k}], " for k in range(length))
     return generate("values(array)", [f"return ({values})"], {})
 
 
 def check_name(what: str, name: Any) -> str:
-    """Return a name that a field of a named tuple may have.
+    """Return *name* if a field of a named tuple may have this name.
 
     Raises:
-      ArgumentError: if it may not.
+      ArgumentError: if no field may have this name.
     """
     if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
         raise ArgumentError(f"{what} is {name!r}; allowed: an identifier that does not start with an underscore.")
@@ -224,7 +227,7 @@ def check_function(part: Part, receptors: tuple[str, ...], is_random: bool) -> f
     """Compile a population's function for its arguments, and return the receptors that have no effect in it.
 
     Raises:
-      CompileError: if Numba rejects it, or if it returns anything but a state of the given types and a bool.
+      CompileError: if Numba rejects the function, or if it does not return a state of the given types and a bool.
     """
     name = f"Network.run: {part.function.py_func.__qualname__}"
     arguments = [
@@ -276,7 +279,7 @@ def _check_signature(name: str, part: Part, count: int) -> None:
 
 
 def _unused_arguments(compiled: Any) -> set[str]:
-    """Return the names of a compiled function's arguments in LLVM that its optimised code does not use."""
+    """Return the LLVM names of the arguments that the optimised code of a compiled function does not use."""
     code = compiled.library.get_llvm_str()
     start = re.search(rf"^define .*@{re.escape(compiled.fndesc.llvm_func_name)}\((.*)$", code, re.MULTILINE)
     if start is None:
@@ -287,7 +290,7 @@ def _unused_arguments(compiled: Any) -> set[str]:
 
 
 def hint(error: str, is_random: bool) -> str:
-    """Return the next step for the mistakes that are made most."""
+    """Return what to do next for frequent mistakes, or an empty string for others."""
     if not is_random and "key0" in error:
         return " It draws random numbers: give a key to Network.run."
     if missing := re.search(r"Unknown attribute '(\w+)' of type _Empty", error):
@@ -311,7 +314,7 @@ def _described(part: Part, receptors: Sequence[str]) -> str:
 
 
 def _are_equal(one: Any, other: Any) -> bool:
-    """Return True for a named tuple's class and for what its definition gives when it runs again."""
+    """Return True if two classes of named tuples are the same, or come from one definition that ran twice."""
     return bool(one is other or (one.__qualname__ == other.__qualname__ and one._fields == other._fields))
 
 

@@ -23,13 +23,14 @@ class Projection(NamedTuple):
 
     Args:
       matrix: the weights, a matrix of `xlakernel.sparse` of shape ``(sources, targets)``: a spike of the source ``i``
-        adds ``matrix[i, j]`` to the target ``j``. Weights may be real numbers or integers; entries at one place are
-        synapses of their own.
+        adds ``matrix[i, j]`` to the target ``j``. Weights may be real numbers or integers; several entries at one
+        place are separate synapses.
       delay: the time from the spike to its arrival in steps (not in ms or other units of time), at least 1: an integer
         for all synapses, or integers ``(nnz,)`` in the order of the matrix's entries.
       receptor: the name of the field of ``arrived`` to which the weights are added.
       source, target: the neurons: a population's name, a slice of the network's neurons, or None for all neurons.
-      plasticity: the `Rule` by which the weights change, or None. A plastic projection has one delay.
+      plasticity: the `Rule` by which the weights change in a run, or None. A projection with a rule is called plastic;
+        all of its synapses have the same delay.
     """
 
     matrix: Any
@@ -60,7 +61,11 @@ class Synapses(NamedTuple):
 
 
 class Survey(NamedTuple):
-    """Extremes of a projection's values, over its entries without padding; those of weights are absolute, without 0."""
+    """Extremes of a projection's values, over its entries without padding.
+
+    Those of weights are of absolute values, and the smallest weight is not 0. *is_compressed* is True if *indptr* of
+    the matrix is valid.
+    """
 
     smallest_weight: Any
     largest_weight: Any
@@ -78,7 +83,7 @@ def check_projections(
 
     Args:
       projections: the projections as they were given.
-      ranges: the first neuron of each population and the one behind its last.
+      ranges: the first neuron of each population, and the neuron after its last one.
       size: the number of neurons.
 
     Raises:
@@ -93,7 +98,7 @@ def check_projections(
     total = sum(one.matrix.nnz for one in projections if isinstance(one.matrix, SparseMatrix))
     if total >= 2**32:
         raise ArgumentError(f"Network: {total} synapses; allowed: fewer than 2**32.")
-    # Sorted, so that a state does not depend on the order of the projections.
+    # Receptors are sorted, so that a state does not depend on the order of the projections.
     receptors = tuple(sorted({projection.receptor for projection in projections}))
     found = [
         _check(f"Network: projection {number}", projection, receptors.index(projection.receptor), ranges, size)
@@ -103,8 +108,8 @@ def check_projections(
 
 
 def is_entry(indices: jax.Array, indptr: jax.Array) -> jax.Array:
-    """Return for each place of the arrays of a compressed matrix whether it is an entry, and not padding."""
-    # Without 64-bit integers of JAX, there may be more places than int32 has numbers.
+    """Return a mask for the arrays of a compressed matrix: True for entries, False for padding."""
+    # There may be more entries than int32 can count, and JAX may have no 64-bit integers.
     return jax.lax.iota(jnp.uint32, indices.size) < indptr[-1].astype(jnp.uint32)
 
 
@@ -124,7 +129,7 @@ def _check(
         )
     delay = _delay(what, projection.delay, matrix.nnz)
     if not isinstance(matrix, CSR):
-        if delay.shape:  # in the order of the converted entries
+        if delay.shape:  # put in the order of the CSR matrix's entries
             delay = delay[matrix.with_data(jnp.arange(matrix.nnz, dtype=jnp.int32)).tocsr().data]
         matrix = matrix.tocsr()
     if matrix.dtype.kind not in "iuf" and matrix.dtype != jnp.bfloat16:
@@ -193,7 +198,7 @@ def _survey(data: jax.Array, delay: jax.Array, indices: jax.Array, indptr: jax.A
     weights = jnp.broadcast_to(jnp.abs(data.astype(jnp.result_type(data, jnp.float32))), valid.shape)
     delays = jnp.broadcast_to(delay, valid.shape).astype(jnp.int32)
     most = indptr.dtype.type(min(indices.size, np.iinfo(indptr.dtype).max))
-    # The values, and those of places that are no entries. NaN is both larger and smaller than all numbers.
+    # Each row: the reduction, the mask, the values, and the value elsewhere. Both reductions propagate NaN.
     extremes = (
         (jnp.minimum, valid & (weights > 0), weights, jnp.inf),
         (jnp.maximum, valid, weights, 0),
@@ -202,7 +207,7 @@ def _survey(data: jax.Array, delay: jax.Array, indices: jax.Array, indptr: jax.A
         (jnp.minimum, valid, indices, np.iinfo(indices.dtype).max),
         (jnp.maximum, valid, indices, 0),
     )
-    # One reduction: XLA on the CPU stores what several of them read, 25 bytes a synapse.
+    # One reduction for all: for several, XLA on the CPU would store their operands, 25 bytes a synapse.
     least_weight, weight, least_delay, delay, least_index, index = jax.lax.reduce(
         tuple(jnp.where(where, values, other) for _, where, values, other in extremes),
         tuple(values.dtype.type(other) for _, _, values, other in extremes),

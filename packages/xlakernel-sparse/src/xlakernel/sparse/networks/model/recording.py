@@ -1,4 +1,4 @@
-"""`Record`: what a run writes down, and `Recording`: what it returns."""
+"""`Record`, the request for what a run records, and `Recording`, the recorded arrays."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Trace(NamedTuple):
     Args:
       variables: names of fields of the state.
       neurons: neurons of the population, integers ``(count,)``.
-      every: steps from one recorded value to the next, a divisor of the steps of the run. Values are those after the
-        steps whose number, from the network's first step on, is a multiple of it: pieces of a run record what the
-        whole run records. Several traces are stored at their greatest common divisor during the run.
+      every: the number of steps from one recorded value to the next, a divisor of the run's steps. Values are recorded
+        after *every*, ``2 * every``, ... steps, counted from the network's first step. So the pieces of a run record
+        the same as the whole run. A run stores all traces at the greatest common divisor of their *every*.
     """
 
     variables: Sequence[str]
@@ -38,9 +38,9 @@ class Record(NamedTuple):
     """What a run records.
 
     Args:
-      counts: True for the spikes of each population in each step; or the group of each neuron, integers ``(neurons,)``,
-        for those of groups, with -1 for neurons in no group.
-      spikes: the room for spikes: the number of those that are recorded one by one.
+      counts: True to count the spikes of each population in each step. To count those of groups of neurons instead,
+        the group of each neuron, integers ``(neurons,)``, with -1 for neurons in no group.
+      spikes: the room for spikes, that is, the most spikes that are recorded one by one.
       trace: state variables of some neurons; with several populations, a dictionary of `Trace` by population.
     """
 
@@ -53,10 +53,10 @@ class Spikes(NamedTuple):
     """The first spikes of a run, in order of step and neuron.
 
     Attributes:
-      step: the step of each spike, int32 ``(room,)``; -1 behind the last one.
-      neuron: the neuron of each spike among all of the network, int32 ``(room,)``; -1 behind the last one.
-      total: the number of spikes of the run, int32; more than the room if some were not recorded.
-        It is at most 2**31 - 1.
+      step: the step of each spike, int32 ``(room,)``; -1 in unused places.
+      neuron: the neuron of each spike, numbered in the network, int32 ``(room,)``; -1 in unused places.
+      total: the number of spikes of the run, int32, at most 2**31 - 1. It is larger than the room if some spikes were
+        not recorded.
     """
 
     step: jax.Array
@@ -68,7 +68,7 @@ class Recording(NamedTuple):
     """What a run recorded.
 
     Attributes:
-      counts: the spikes of each group in each step, int32 ``(steps, groups)``; no groups unless asked for.
+      counts: the spikes of each group in each step, int32 ``(steps, groups)``; no groups without a request.
       spikes: the first spikes.
       trace: a dictionary of the variables, each ``(steps // every, neurons)``; with several populations, a
         dictionary of such dictionaries.
@@ -89,7 +89,7 @@ class Probe(NamedTuple):
 
     @property
     def words(self) -> np.ndarray:
-        """The words of its fields."""
+        """The places of the words of its fields, among the words of a neuron's state."""
         return np.array([field.word + k for field in self.fields for k in range(words_of(field))], np.int32)
 
 
@@ -103,7 +103,7 @@ class Plan(NamedTuple):
 
     @property
     def every(self) -> int:
-        """The steps from one time at which the kernel records to the next, or 0."""
+        """The number of steps from one recording of states by the kernel to the next, or 0 without any."""
         return math.gcd(*(probe.every for probe in self.probes))
 
 
@@ -111,7 +111,7 @@ def check_record(record: Record | None, parts: Sequence[Part], steps: int) -> Pl
     """Return a checked record.
 
     Raises:
-      ArgumentError: if it is invalid.
+      ArgumentError: if the record is invalid.
     """
     record = Record() if record is None else record
     if not isinstance(record, Record):
@@ -184,7 +184,7 @@ def _probe(trace: Trace, part: Part, steps: int) -> Probe:
 
 
 def read_traces(plan: Plan, words: jax.Array, first_step: jax.Array) -> dict[str, Any]:
-    """Return the traces of the kernel's words, ``(steps // plan.every, all words of all probes)``."""
+    """Return the traces from the kernel's words, an array ``(steps // plan.every, words of all probes)``."""
     found, first = {}, 0
     for probe in plan.probes:
         count = len(probe.words)
@@ -192,7 +192,7 @@ def read_traces(plan: Plan, words: jax.Array, first_step: jax.Array) -> dict[str
         first += count * len(probe.neurons)
         ratio = probe.every // plan.every
         if ratio > 1:
-            # The first row is that of the multiple ``first_step // plan.every + 1``.
+            # The first row is the state after ``(first_step // plan.every + 1) * plan.every`` steps.
             skipped = -(first_step // plan.every + 1) % ratio
             own = own[skipped + ratio * jnp.arange(own.shape[0] // ratio)]
         variables, word = {}, 0

@@ -19,11 +19,12 @@ from xlakernel.numba.pickles import reduce
 from .fields import KEPT, Fields, loader, scalars_of
 from .populations import check_random, hint
 
-#: Traces are stored relative to times that are this many time constants apart, so that float32 holds their growth.
+#: A trace is a sum over earlier spikes that decays exponentially. It is stored without its decay since the last step
+#: that is a multiple of a period. The period is this many time constants, so that float32 can hold stored traces.
 PERIOD = 16
-#: The most steps between these times.
+#: The longest period, in steps.
 LONGEST_PERIOD = 1 << 24
-#: Stored traces below this become 0 at these times.
+#: Stored traces below this number become 0 at multiples of the period.
 FORGOTTEN = 1e-20
 
 
@@ -32,7 +33,7 @@ class History(NamedTuple):
 
     Attributes:
       trace: the sum of ``exp(-age / tau)`` over the earlier spikes, float32.
-      age: the steps since the last one, float32; infinite if there is none.
+      age: the steps since the latest of these spikes, float32; infinite if there is none.
     """
 
     trace: Any
@@ -42,20 +43,23 @@ class History(NamedTuple):
 class Rule(NamedTuple):
     """The change of weights by spikes: two scalar functions, decorated with ``numba.njit``.
 
-    ``on_pre(weight, pre, post, p)`` is called for each synapse at which a spike arrives, and returns the new weight,
-    which is then delivered. ``on_post(weight, pre, post, p)`` is called for each synapse of a neuron that fires.
-    *weight* is a float32, *pre* and *post* are a `History`, and *p* is a named tuple of scalars, those of *plasticity*
-    in `Network.run`. In a step spikes arrive first, then the neurons are updated, and then those that fire call
-    *on_post*: a spike that arrives in the step in which the target fires is in *pre* of *on_post* with an age of 0, but
-    the target's is not in *post* of *on_pre*. A spike is not in its own history. All spikes take the delay on the way
-    from the source to the synapse, and none from the target to the synapse.
+    ``on_pre(weight, pre, post, p)`` is called for each synapse at which a spike arrives. It returns the new weight,
+    and the target gets this weight. ``on_post(weight, pre, post, p)`` is called for each incoming synapse of a neuron
+    that fires, and returns the new weight. *weight* is a float32, *pre* and *post* are each a `History`, and *p* is the
+    named tuple *plasticity* of `Network.run` with the scalars of this step.
+
+    In a step, *on_pre* is called first, then neurons are updated, and then *on_post* is called. If a spike arrives in
+    the step in which the target fires, *on_post* gets it in *pre* with an age of 0, but *on_pre* does not get the
+    target's spike in *post*. A spike is not in its own history. A spike of the source is at the synapse after the
+    delay, and a spike of the target without delay.
 
     Args:
       on_pre, on_post: the functions.
-      tau_pre, tau_post: the time constants of the traces of sources and targets, in steps.
-      minimum, maximum: the limits of the weights, to which results are clipped. They set the resolution as well:
-        weights are delivered in multiples of up to twice the larger limit times the synapses of a neuron over 2**31.
-      reference: both functions in plain JAX, for the backend ``"jax"``: the same arguments as arrays.
+      tau_pre, tau_post: the time constants of the sources' and of the targets' traces, in steps.
+      minimum, maximum: the limits of the weights; results are clipped to them. They also set the resolution: weights
+        that arrive are rounded to multiples of a unit, about ``limit * synapses / 2**29`` to twice that, or more with
+        large static weights. *limit* is the larger absolute limit, *synapses* the most that a neuron has.
+      reference: both functions in plain JAX, for the backend ``"jax"``, with arrays as arguments.
     """
 
     on_pre: Callable[..., Any]
@@ -71,16 +75,16 @@ class Rule(NamedTuple):
         return reduce(self)
 
     def __deepcopy__(self, memo: Any) -> Rule:
-        """Return itself, as for a function."""
+        """Return the same object, as `copy.deepcopy` does for a function."""
         return self
 
 
 class RuleFunctions(NamedTuple):
     """Numba functions of a rule.
 
-    ``parameters(words, shared, t)`` returns the parameters in step *t*, and ``on_pre`` and ``on_post(weight, pre_trace,
-    pre_age, post_trace, post_age, p, minimum, maximum)`` the new weight, within the limits or NaN. *is_cached* is True
-    if both are declared with ``cache=True``.
+    ``parameters(words, shared, t)`` returns the parameters in step *t*. ``on_pre`` and ``on_post(weight, pre_trace,
+    pre_age, post_trace, post_age, p, minimum, maximum)`` return the new weight, clipped to the limits, or NaN.
+    *is_cached* is True if both functions of the rule are declared with ``cache=True``.
     """
 
     parameters: Any
@@ -90,10 +94,10 @@ class RuleFunctions(NamedTuple):
 
 
 def check_rule(what: str, rule: Any) -> Rule:
-    """Return a rule whose numbers are floats.
+    """Return the rule with its numbers as floats.
 
     Raises:
-      InputError, KernelTypeError, ArgumentError: if it is invalid.
+      InputError, KernelTypeError, ArgumentError: if the rule is invalid.
     """
     if not isinstance(rule, Rule):
         raise InputError(f"{what}: plasticity is a {type(rule).__name__}; allowed: a Rule, or None.")
@@ -129,7 +133,7 @@ def _limited(function: Any) -> Any:
     @njit
     def following(weight, pre_trace, pre_age, post_trace, post_age, p, minimum, maximum):
         new = np.float32(function(weight, History(pre_trace, pre_age), History(post_trace, post_age), p))
-        # Both comparisons are False for NaN, which is kept.
+        # NaN is kept, as both comparisons with it are False.
         if new > maximum:
             new = maximum
         if new < minimum:
@@ -141,10 +145,10 @@ def _limited(function: Any) -> Any:
 
 @functools.lru_cache(KEPT)
 def compile_rule(what: str, on_pre: Any, on_post: Any, parameters: Fields, code: str) -> None:
-    """Compile both functions of a rule for their arguments; *code* is their fingerprint, and *what* the projection.
+    """Compile both functions of a rule for their arguments; *code* is their fingerprint, *what* the projection's name.
 
     Raises:
-      CompileError: if Numba rejects one, or if its result is not a real number.
+      CompileError: if Numba rejects a function, or if a function does not return a real number.
     """
     history = History(np.float32(0), np.float32(0))
     types = tuple(map(numba.typeof, (np.float32(0), history, history, scalars_of(parameters))))

@@ -1,1 +1,1 @@
-"""Random numbers of neurons, counted by key, neuron, step and draw."""
+"""Random numbers of neurons, each determined by key, neuron, step and draw."""

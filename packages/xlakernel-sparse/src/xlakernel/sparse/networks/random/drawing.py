@@ -1,7 +1,7 @@
-"""Functions that draw the random inputs of neurons, equal to `normal` and `poisson` with draws of their own.
+"""Functions that draw the random inputs of neurons: the numbers of `normal` and `poisson` with draws of their own.
 
-On a GPU each thread draws those of its neurons, for four steps at once if their states are in registers. On the CPU a
-loop over the neurons of a block draws one field, and its arithmetic is vectorised.
+On a GPU, each thread draws the random inputs of its neurons. If the neurons' states are in registers, it draws those of
+four steps at once. On the CPU, a loop over the neurons of a block draws one field; its arithmetic is vectorised.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ def _sources(inputs: Fields, noise: Fields) -> Iterator[tuple[Field, list[Any]]]
 
 @functools.lru_cache(KEPT)
 def preparing(inputs: Fields, noise: Fields) -> Any:
-    """Return ``prepare(words, shared, i)``, what all draws of neuron *i* have in common: a tuple for each random input.
+    """Return a function ``prepare(words, shared, i)`` that computes what all draws of neuron *i* have in common.
 
-    *words* and *shared* are those of the parameters.
+    Its result has, for each random input, the mean and the deviation or quantiles. *words* and *shared* are those of
+    the parameters.
     """
     names: dict[str, Any] = {"quantiles_of": quantiles_of, "float32": np.float32}
     values = ""
@@ -55,7 +56,7 @@ def preparing(inputs: Fields, noise: Fields) -> Any:
 
 @functools.lru_cache(KEPT)
 def drawing(inputs: Fields, noise: Fields) -> Any:
-    """Return ``draw(prepared, rng)``, the tuple of the random inputs of a neuron; *prepared* is that of `preparing`."""
+    """Return a function ``draw(prepared, rng)`` that draws a neuron's random inputs; see `preparing` for *prepared*."""
     return _of_inputs(
         "draw(prepared, rng)",
         "float32({mean} + {second} * normal(rng, {draw}))",
@@ -71,8 +72,8 @@ class FourSteps(NamedTuple):
     Attributes:
       words: ``words(rng)`` returns for each random input the numbers that four neurons share: words of 32 bits, or
         standard normal numbers.
-      draw: ``draw(prepared, words, rng)`` returns for each random input the values of four steps, of which *rng* is the
-        first one. *words* are the numbers of this neuron in these steps, and *prepared* is that of `preparing`.
+      draw: ``draw(prepared, words, rng)`` returns for each random input the values of four steps. *rng* is that of the
+        first step, *words* are the numbers of this neuron in these steps, and *prepared* is from `preparing`.
       zero: ``zero()`` returns zeros of the types of *draw*.
       choose: ``choose(values, t)`` returns the random inputs in step *t* from the values of four steps.
       inputs: the number of random inputs.
@@ -87,7 +88,7 @@ class FourSteps(NamedTuple):
 
 @functools.lru_cache(KEPT)
 def drawing_four(inputs: Fields, noise: Fields) -> FourSteps:
-    """Return the functions that draw the random inputs of four steps, which four threads of a GPU do together."""
+    """Return the functions by which four threads of a GPU together draw the random inputs of four steps."""
     of_inputs = functools.partial(_of_inputs, inputs=inputs, noise=noise)
     words = of_inputs(
         "words(rng)",
@@ -105,7 +106,7 @@ def drawing_four(inputs: Fields, noise: Fields) -> FourSteps:
 
 
 def _of_inputs(signature: str, normals: str, counts: str, inputs: Fields, noise: Fields) -> Any:
-    """Return the function with this signature that returns a tuple with an expression for each random input."""
+    """Return a function with this signature that returns a tuple, for each random input the value of an expression."""
     values = ""
     for number, (field, own) in enumerate(_sources(inputs, noise)):
         given: dict[str, Any] = {"number": number, "draw": FIRST_DRAW + field.word}
@@ -116,7 +117,7 @@ def _of_inputs(signature: str, normals: str, counts: str, inputs: Fields, noise:
 
 @njit(forceinline=True)
 def _signed(words):
-    # A GPU's lanes exchange signed integers only.
+    # Shuffles between the lanes of a GPU's warp take signed integers, and no unsigned ones.
     return np.int32(words[0]), np.int32(words[1]), np.int32(words[2]), np.int32(words[3])
 
 
@@ -155,7 +156,7 @@ _NAMES = {
 
 @functools.lru_cache(KEPT)
 def reading(inputs: Fields) -> Any:
-    """Return ``read(drawn, at)``, the random inputs of a neuron as they were written by `filling`."""
+    """Return a function ``read(drawn, at)`` that returns a neuron's random inputs; see `filling` for *drawn*."""
     get = {"normal": "np.int32(drawn[{0}, at]).view(np.float32), ", "poisson": "np.int64(drawn[{0}, at]), "}
     values = "".join(get[field.dtype].format(field.word) for field in inputs.fields if field.dtype in get)
     return generate("read(drawn, at)", [f"return ({values})"], {"np": np})
@@ -163,9 +164,9 @@ def reading(inputs: Fields) -> Any:
 
 @functools.lru_cache(KEPT)
 def filling(inputs: Fields, noise: Fields) -> Any:
-    """Return ``fill(words, shared, first, stop, key, step, drawn)``, which draws the random inputs of some neurons.
+    """Return a function ``fill(words, shared, first, stop, key, step, drawn)`` that draws random inputs.
 
-    Those of neuron ``i`` are written to ``drawn[:, i - first // 4 * 4]``, as words of 32 bits.
+    It writes those of the neurons ``first <= i < stop`` to ``drawn[:, i - first // 4 * 4]``, as words of 32 bits.
     """
     return _in_turn(
         [
@@ -189,7 +190,7 @@ def _in_turn(fills: Sequence[Any]) -> Any:
     return fill
 
 
-# It is called for few neurons: not inlined, which makes the loop around it shorter to compile.
+# `poisson`, but not inlined: it is called for few neurons, and the loop around the call compiles faster.
 _draw_again = njit(poisson.py_func)
 
 

@@ -47,7 +47,7 @@ class Generator(NamedTuple):
 def philox(key0, key1, a, b, c, d):
     """Return four words of 32 random bits for a key of two words and a counter of four, all uint32."""
     for _ in range(ROUNDS):
-        # Of 32 and 32 bits to 64, which is one instruction.
+        # A product of two 32-bit numbers in 64 bits, which is one instruction.
         left, right = _LEFT * np.uint64(a), _RIGHT * np.uint64(c)
         a, b = np.uint32(np.uint32(right >> _WORD) ^ b ^ key0), np.uint32(right)
         c, d = np.uint32(np.uint32(left >> _WORD) ^ d ^ key1), np.uint32(left)
@@ -70,7 +70,7 @@ def words_of_four(rng, draw, kind):
 
 @njit(forceinline=True)
 def _word(rng, draw, kind):
-    """Return 32 random bits of the neuron's own."""
+    """Return the neuron's own word among the four, 32 random bits."""
     a, b, c, d = words_of_four(rng, draw, kind)
     lane = np.uint32(rng.neuron) & np.uint32(3)
     first, second = (b, d) if lane & np.uint32(1) else (a, c)
@@ -112,7 +112,7 @@ def normal(rng, draw):
 
 @njit(forceinline=True)
 def normals(first, second):
-    """Return the two numbers of a Box-Muller transform of two words."""
+    """Return two normal numbers from two words, by the Box-Muller transform."""
     radius = math.sqrt(np.float32(-2.0) * math.log(np.float32(1.0) - _fraction(first)))
     angle = np.float32(2 * math.pi) * _fraction(second)
     return np.float32(radius * math.cos(angle)), np.float32(radius * math.sin(angle))
@@ -120,7 +120,7 @@ def normals(first, second):
 
 @njit(forceinline=True)
 def normals_of(words):
-    """Return the four normal numbers of the words of four neurons."""
+    """Return the normal numbers of four neurons from their four words."""
     a, b, c, d = words
     return *normals(a, b), *normals(c, d)
 
@@ -129,14 +129,14 @@ def normals_of(words):
 def poisson(rng, draw, mean):
     """Return a random number from a Poisson distribution, an int64.
 
-    It is the sum of numbers with means of at most 3.5, each by inversion of the distribution in fixed point, with
-    cumulative probabilities within 1e-8: the same number on every platform. Time grows with the mean.
+    The number is a sum of parts with means of at most 3.5. Each part is drawn by inversion of the distribution in fixed
+    point, which is the same on every platform; cumulative probabilities are within 1e-8. Time grows with the mean.
 
     Args:
       rng: the argument of the neuron's function.
       draw: a number that distinguishes the Poisson numbers of a step, an integer of at least 0.
-      mean: the mean of the distribution, rounded to float32, at least 0 and at most 229 376; a larger one counts as
-        this, NaN as 0.
+      mean: the mean of the distribution, rounded to float32, at least 0 and at most 229 376. A larger mean counts
+        as 229 376, and NaN as 0.
     """
     rest, count, part = np.float32(mean), np.int64(0), 0
     while rest > np.float32(0) and part < PARTS:
@@ -149,7 +149,7 @@ def poisson(rng, draw, mean):
 
 @njit(forceinline=True)
 def _inverse(word, mean):
-    """Return the count of a Poisson distribution with a mean of at most 3.5 at a quantile, ``word / 2**32``."""
+    """Return the count of a Poisson distribution at the quantile ``word / 2**32``, for a mean of at most 3.5."""
     count = np.int64(first_count(word, mean))
     if count == FIRST_TERMS:
         fixed, quantile = _fixed(mean), np.uint64(word)
@@ -167,7 +167,7 @@ def _inverse(word, mean):
 
 @njit(forceinline=True)
 def first_count(word, mean):
-    """Return `_inverse`, or `FIRST_TERMS` for this and all larger counts, without branches."""
+    """Return the count of `_inverse`, but at most `FIRST_TERMS`, without branches."""
     fixed, quantile = _fixed(mean), np.uint64(word)
     probability = _first_probability(fixed)
     cumulative, count = probability, np.uint64(0)
@@ -180,7 +180,7 @@ def first_count(word, mean):
 
 @njit(forceinline=True)
 def count_of(word, quantiles):
-    """Return `_inverse` of a mean with these `quantiles_of` it, or `QUANTILES` for this and all larger counts."""
+    """Return the count of `_inverse`, but at most `QUANTILES`, from the result of `quantiles_of` for the mean."""
     count = np.int32(0)
     for quantile in quantiles:
         count = np.int32(count + np.int32(word > quantile))
@@ -195,7 +195,7 @@ def poissons_of(rng, draw, mean, quantiles, words):
       rng: the generator of the first step.
       draw: that of `poisson`.
       mean: that of `poisson`.
-      quantiles: those of the mean.
+      quantiles: the result of `quantiles_of` for the mean.
       words: the neuron's own words of 32 bits in the four steps.
     """
     a, b = count_of(np.uint32(words[0]), quantiles), count_of(np.uint32(words[1]), quantiles)
@@ -210,7 +210,7 @@ def poissons_of(rng, draw, mean, quantiles, words):
 
 @njit(forceinline=True)
 def quantiles_of(mean):
-    """Return, for each count below `QUANTILES`, the last word for which `_inverse` is at most this count.
+    """Return, for each count below `QUANTILES`, the largest word for which `_inverse` is at most this count.
 
     A mean above 3.5 counts as 3.5.
     """

@@ -1,8 +1,8 @@
 """The layout of a compressed matrix in column blocks, for products that read the vector from a GPU's shared memory.
 
-The columns are split into blocks so narrow that a block's part of the vector fits into the shared memory of a
-multiprocessor; the entries are sorted by column block, and keep their order within a block. The column of an entry
-within its block takes 16 bits.
+The columns are split into blocks. The part of the vector for a block fits into the shared memory of a multiprocessor,
+and the column of an entry within its block fits into 16 bits. The entries are sorted by column block, and keep their
+order within a block.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ..arguments import check_room
 from ..entries import first_entries, rows_of_entries
 
 #: Bytes of shared memory for a part of the vector: the limit for a block of threads on GPUs of compute capability 9.0,
-#: minus 1 KiB. On a GPU with less, products do not use the layout.
+#: minus 1 KiB. On a GPU with less shared memory, products do not use the layout.
 SHARED_BYTES = 226 * 1024
 _LOCAL = 1 << 16  # columns that 16 bits can number
 
 
 def block_width(columns: int, blocks: int) -> int:
-    """Return the number of columns in each of so many blocks, a multiple of four."""
+    """Return the number of columns in a block if *columns* are split into *blocks*; a multiple of four."""
     return max(4, math.ceil(columns / blocks / 4) * 4)
 
 
@@ -47,17 +47,18 @@ def make_blocks(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Sort the entries of a compressed matrix by column block, for products that are summed in *dtype*.
 
-    Columns may be in any order within a row; padding stays behind the entries.
+    Columns may be in any order within a row; padding stays after the entries.
 
     Args:
       indices: ``(nnz,)``, the columns.
       indptr: ``(rows + 1,)``.
       shape: rows and columns.
-      dtype: in which products are summed; float32 for weights of half precision.
+      dtype: the dtype in which products are summed; float32 for weights of half precision.
 
     Returns:
-      The columns, counted from the first one of the block, uint16 ``(nnz,)``; the first entry of each row of each
-      block, block after block, ``(blocks * rows + 1,)``; and the former position of each entry, ``(nnz,)``.
+      Three arrays: the column of each entry, counted from the first column of its block, uint16 ``(nnz,)``; the first
+      entry of each row of each block, block after block, ``(blocks * rows + 1,)``; and the former position of each
+      entry, ``(nnz,)``.
     """
     rows, columns = shape
     blocks = block_count(columns, dtype)

@@ -1,4 +1,4 @@
-"""Products of a matrix in compressed rows with vectors and matrices: `csrmv`, `csrmm`, and those with events."""
+"""Products of a matrix in compressed rows with vectors and matrices: `csrmv`, `csrmm`, and the products with events."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class ProductPair:
         self._compiled = jit_when_eager(self._product, static_argnums=0, static_argnames=static)
 
     def __call__(self, caller: str, *arrays: Any, **keywords: Any) -> jax.Array:
-        """Check the arguments of the function *caller*, and multiply; `_product` has the arguments."""
-        # Other arrays are checked before JAX converts them: it would wrap numbers that its dtypes cannot hold.
+        """Check the arguments of the function *caller*, and multiply; `_product` lists the arguments."""
+        # Arrays of other kinds are checked outside of jit, which would wrap numbers that JAX's dtypes cannot hold.
         multiply = self._compiled if all(isinstance(array, jax.Array) for array in arrays) else self._product
         product: jax.Array = multiply(caller, *arrays, **keywords)
         return product
@@ -76,7 +76,7 @@ class ProductPair:
     ) -> jax.Array:
         """Check the arguments of the function *caller*, and multiply.
 
-        *orders* and *weights* are the further inputs of `PreparedProduct`.
+        *orders* and *weights* are the additional inputs of `PreparedProduct`.
         """
         data, indices, indptr, shape = check_compressed(caller, data, indices, indptr, shape)
         rows, length = (shape[1], shape[0]) if transpose else shape
@@ -101,10 +101,10 @@ class ProductPair:
 
 
 def _fold_columns(op: XLACustomKernel, columns: XLACustomKernel) -> Callable[..., Any]:
-    """Return the batching rule of *op*, a product with the operand as its last input.
+    """Return the batching rule of *op*, a product whose last input is the operand.
 
-    If only the operand is batched, its slices become columns of one matrix, and *columns* multiplies them all at once:
-    the sparse matrix is read once. Otherwise the kernel is mapped.
+    If only the operand is batched, the operands of the batch become the columns of one matrix, and the operator
+    *columns* multiplies all of them at once: the sparse matrix is read once. Otherwise the kernel is mapped.
     """
 
     def rule(ins: Sequence[Any], axes: Sequence[int | None], *, outs: Any, dispatch: Any, **static: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Products of a matrix in compressed rows with a mirror, the same entries in the order of the columns.
+"""Products of a matrix in compressed rows that has a mirror: the same entries in the order of the columns.
 
-A product with events reads the lines of active events, a dense one the lines of the result. One of the two orders has
-these lines, and is passed to the kernel of the products without a mirror.
+A product with events reads the rows or columns of the active events; a dense product reads those of the result. In one
+of the two orders they are contiguous. This order is passed to the kernel of the product without a mirror.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .compressed import PRODUCTS, ProductPair
 
 
 class PreparedProduct(ProductPair):
-    """The products with one kind of operand, of a matrix with a mirror.
+    """The products of a matrix with a mirror and one kind of operand.
 
-    The inputs are ``data, indices, indptr``; then ``indices, indptr`` of each further order: the mirror and, with
-    column blocks, the blocks of the matrix and those of the mirror; then, unless all weights are equal, ``data`` of
-    each of these orders; and ``x``.
+    The inputs are ``data, indices, indptr``; ``indices, indptr`` of each additional order of the entries; unless all
+    weights are equal, ``data`` of each additional order; and ``x``. The additional orders are the mirror and, if the
+    matrix has column blocks, the blocks of the matrix and the blocks of the mirror.
     """
 
     def _operator(self, suffix: str) -> XLACustomKernel:
@@ -42,7 +42,7 @@ class PreparedProduct(ProductPair):
 def _choosing(
     plain: Callable[..., Callable[..., Any]], operand: Operand, has_blocks: bool
 ) -> Callable[..., Callable[..., Any]]:
-    """Return a generator of kernels that pass one of the orders to a kernel of *plain*, or to that for blocks."""
+    """Return a generator of kernels that pass one order to a kernel of the generator *plain*, or of `_of_blocks`."""
     scatter = operand is not DENSE
 
     def generator(outs: Any, *, shape: tuple[int, int], transpose: bool, homogeneous: bool) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
 """The distribution of a warp over the columns of a dense matrix.
 
-A group of threads, as many as there are columns and at most 32, processes one entry at a time, a thread for each
-column; a warp thus processes as many entries at a time as it has groups. The entries' columns and weights are loaded 32
-at once, one by each lane, and distributed by shuffles.
+The threads of a warp form groups. A group has a thread for each column of the dense matrix, at most 32, and processes
+one entry at a time. The indices and weights of 32 entries are loaded at once, one by each lane, and are distributed by
+shuffles.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def group_of(columns: int) -> int:
 
 
 def tiles_of(columns: int) -> int:
-    """Return the number of blocks that share the columns: of n blocks, each takes every n-th tile of 32."""
+    """Return the number of blocks that share the columns: of n blocks, each takes every n-th group of columns."""
     return min(_MOST_TILES, -(-columns // group_of(columns)))
 
 

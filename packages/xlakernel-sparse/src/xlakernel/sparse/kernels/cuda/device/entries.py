@@ -1,4 +1,4 @@
-"""Lookup of the operand for four entries at a time, or for single ones, and the terms that they add to a sum."""
+"""Lookup of the operand for four entries at a time or for one, and the terms that the entries add to a sum."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Entries(NamedTuple):
     Attributes:
       kind: NumPy's scalar type of the terms.
       raw: ``raw(data, indices, k)``: the loaded data of four entries from *k* on, a multiple of four.
-      terms: ``terms(raw, data, source, k)``: their four terms; *source* holds the operand.
+      terms: ``terms(raw, data, source, k)``: the four terms of these entries; *source* holds the operand.
       one: ``one(data, indices, source, k)``: the term of one entry.
-      value: ``value(data, total)``: the value that a sum of terms adds to the output, in its type.
+      value: ``value(data, total)``: the number that *total*, a sum of terms, adds to the output.
       aligned: ``aligned(data, indices)``: True if four entries can be loaded at a time.
     """
 
@@ -36,13 +36,13 @@ class Entries(NamedTuple):
 
 @cuda.jit(device=True, forceinline=True)
 def from_memory(source: Any, column: Any) -> Any:
-    """Return the operand's value for a column; the source is an input."""
+    """Return the operand's value for a column; the source is an input array."""
     return load(source, column)
 
 
 @cuda.jit(device=True, forceinline=True)
 def from_bits(source: Any, column: Any) -> Any:
-    """Return the bit of a column; 32 bits are an element of the source."""
+    """Return the bit of a column; each element of the source holds the bits of 32 columns."""
     column = np.uint32(column)
     return (source[column >> np.uint32(5)] >> (column & np.uint32(31))) & np.uint32(1)
 
@@ -55,7 +55,7 @@ def from_slice(source: Any, column: Any) -> Any:
 
 @cuda.jit(device=True, forceinline=True)
 def from_front(source: Any, column: Any) -> Any:
-    """Return the operand's value for a column: the first *staged* ones are in shared memory, the others in an input."""
+    """Return the operand's value for a column: the first *staged* are in shared memory, the others in an input."""
     front, x, staged = source
     column = np.uint32(column)
     is_front = column < np.uint32(staged)
@@ -90,7 +90,7 @@ def _load_both(data: Any, indices: Any, k: Any) -> Any:
 
 
 def products(operand: str, kind: type, fetch: Device, *, homogeneous: bool) -> Entries:
-    """Return the entries of a matrix times an operand; each weight is read."""
+    """Return the functions for a matrix times an operand; each weight is read."""
     of, weight = term(operand, kind), weight_at(homogeneous=homogeneous)
 
     @cuda.jit(device=True, forceinline=True)
@@ -123,7 +123,7 @@ def products(operand: str, kind: type, fetch: Device, *, homogeneous: bool) -> E
 
 
 def counted(kind: type, fetch: Device) -> Entries:
-    """Return the entries of a matrix with one weight, times events: the active ones are counted."""
+    """Return the functions for a matrix with one weight times events: entries at active events are counted."""
 
     @cuda.jit(device=True, forceinline=True)
     def terms(raw: Any, data: Any, source: Any, k: Any) -> Any:
@@ -146,7 +146,7 @@ def counted(kind: type, fetch: Device) -> Entries:
 
 
 def looked_up(kind: type, fetch: Device) -> Entries:
-    """Return the entries of a matrix times events; weights are read only if one of the four entries is active."""
+    """Return the functions for a matrix times events; weights are read only if one of four events is active."""
     zero = kind(0)
 
     @cuda.jit(device=True, forceinline=True)

@@ -13,18 +13,18 @@ from .memory import add4_to, add_to, adds_four
 def flush_of(total: Any, threads: int) -> Any:
     """Return a device function for all threads of a block: ``flush(weight, own, block, blocks)``.
 
-    It adds each column's total, times *weight*, to the output. *own* is a tuple: the sums, the output, the first column
-    of the block's slice, a multiple of four, and the number of its columns.
+    The function adds each column's total, times *weight*, to the output. *own* is a tuple of the sums, the output, the
+    first column of the block's slice of the columns (a multiple of four), and the number of columns in the slice.
 
     Args:
-      total: device function of the sums and a column of the slice.
+      total: device function, ``total(sums, column)``: the total of a column of the slice.
       threads: the number of threads of a block.
     """
 
     @cuda.jit(device=True, forceinline=True)
     def amount(sums: Any, column: Any, weight: Any) -> Any:
         found = total(sums, column)
-        return found * weight if found != 0 else np.float32(0)  # the weight may be infinite
+        return found * weight if found != 0 else np.float32(0)  # 0 times an infinite weight is NaN
 
     @cuda.jit(device=True, forceinline=True)
     def one(weight: Any, own: Any, column: Any) -> None:
@@ -60,9 +60,9 @@ def flush_of(total: Any, threads: int) -> Any:
 def _all_of(add: Any, each: int, threads: int) -> Any:
     """Return a device function that calls *add* for the columns of a slice, *each* at a time.
 
-    Columns after the last whole *each* are left to the caller. Blocks begin at different columns, so that few of them
-    add to the same column at once. Columns are computed as multiples of *each*, so that the compiler loads four sums at
-    once.
+    Columns after the last multiple of *each* are left to the caller. Blocks begin at different columns, so that few
+    blocks add to the same column at once. Columns are computed as multiples of *each*, so that the compiler loads four
+    sums at once.
     """
 
     @cuda.jit(device=True, forceinline=True)

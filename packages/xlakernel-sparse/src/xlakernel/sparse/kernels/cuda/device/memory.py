@@ -1,6 +1,6 @@
-"""Accesses to global memory that Numba does not offer: four elements at once, bypassing L1, and reductions.
+"""Accesses to global memory that Numba does not offer: loads of four elements, reductions, and ordered accesses.
 
-None of them checks an index, and negative ones do not count from the end.
+The functions do not check indices, and negative indices do not count from the end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _GLOBAL = 1  # the address space, in NVVM
 
 #: The lowest major compute capability of GPUs that add four floats at once; PTX has the instruction from CUDA 12.1 on.
 ADDS_FOUR = 9
-#: That of GPUs that load any number of bytes into L2 by one instruction.
+#: The lowest major compute capability of GPUs that load any number of bytes into L2 by one instruction.
 _PREFETCHES = 9
 
 #: The alignment of 16-byte loads.
@@ -25,7 +25,7 @@ ALIGNMENT = 16
 
 
 def _int(bits: int) -> Any:
-    """Return LLVM's integer type; as a global, the object would change a kernel's content hash in every process."""
+    """Return LLVM's integer type; as a global variable, it would change a kernel's content hash in every process."""
     return ir.IntType(bits)
 
 
@@ -39,7 +39,7 @@ def _loaded(dtype: Any) -> Any:
 
 
 def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index_type: Any = None, index: Any = None) -> Any:
-    """Return the address of an element, or of the first one, as bytes of global memory."""
+    """Return the address of an element, or of the array without *index*, as a pointer to bytes of global memory."""
     data = context.make_array(array_type)(context, builder, value=array).data
     if index is not None:
         wide = types.int64 if index_type.signed else types.uint64
@@ -60,16 +60,16 @@ def _widened(builder: Any, dtype: Any, bits: Any) -> Any:
 
 
 def _unpacked(context: Any, builder: Any, dtype: Any, memory: Any, place: int) -> Any:
-    """Return an element of a copy on the stack, which LLVM promotes to registers."""
+    """Return an element of *memory*, a copy on the stack; LLVM promotes the copy to registers."""
     at = builder.gep(memory, [ir.Constant(_int(32), 0), ir.Constant(_int(32), place)])
     return _widened(builder, dtype, builder.load(at)) if _is_half(dtype) else context.unpack_value(builder, dtype, at)
 
 
 def _copy(builder: Any, pointer: Any, words: Any, count: int, wanted: Any) -> None:
-    """Copy *count* 32-bit words to *words*, by loads of up to 16 bytes; zeros if not *wanted*, a predicate or None.
+    """Copy *count* 32-bit words to *words* by loads of up to 16 bytes; write zeros if the predicate *wanted* is false.
 
-    The loads are ``ld.global.nc.L1::no_allocate``: through the read-only path, and without an entry in L1, which the
-    operand needs. A predicate is a register of the asm block, so that loads stay independent of branches.
+    If *wanted* is None, all words are copied. ``ld.global.nc.L1::no_allocate`` loads by the read-only path, and leaves
+    L1 to the operand. The predicate is a register of the asm block, so that the loads need no branch.
     """
     width = min(count, 4)
     names = ", ".join(f"${i}" for i in range(width))
@@ -78,7 +78,7 @@ def _copy(builder: Any, pointer: Any, words: Any, count: int, wanted: Any) -> No
     if wanted is not None:
         zeros = " ".join(f"mov.b32 ${i}, 0;" for i in range(width))
         load = f"{{ .reg .pred p; setp.ne.b32 p, ${width + 1}, 0; {zeros} @p {load} }}"
-    # "&": an output that is written before the address is read must not share its register.
+    # "&": an output that is written before the address is read must not share the address's register.
     mark = "=r" if wanted is None else "=&r"
     constraints = ",".join([mark] * width + ["l"] + (["r"] if wanted is not None else []))
     result = _int(32) if width == 1 else ir.LiteralStructType([_int(32)] * width)
@@ -105,7 +105,7 @@ def _load_four(context: Any, builder: Any, signature: Any, array: Any, index: An
 
 @intrinsic
 def load4(_: Any, array: Any, index: Any) -> Any:
-    """Return ``array[index : index + 4]`` as a tuple, without an entry in L1; *index* is a multiple of four."""
+    """Return ``array[index : index + 4]`` as a tuple, without an allocation in L1; *index* is a multiple of four."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _load_four(context, builder, signature, *args)
@@ -115,7 +115,7 @@ def load4(_: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def load4_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
-    """Return the same as `load4` if *wanted*, else zeros without an access; without a branch, so that loads overlap."""
+    """Return `load4` if *wanted*, else zeros without an access. There is no branch, so that several loads overlap."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _int(32))
@@ -148,8 +148,8 @@ def _load_one(context: Any, builder: Any, signature: Any, array: Any, index: Any
     return _unpacked(context, builder, dtype, memory, 0)
 
 
-# By an element's bytes: the bits of a register, the suffix of the load instruction, and the asm constraint of the
-# register. Larger elements are loaded eight bytes at a time.
+# For each size of an element in bytes: the bits of a register, the suffix of the load instruction, and the asm
+# constraint of the register. Larger elements are loaded eight bytes at a time.
 _UNITS = {1: (16, "u8", "h"), 2: (16, "b16", "h"), 4: (32, "b32", "r"), 8: (64, "b64", "l")}
 
 
@@ -165,7 +165,7 @@ def load(_: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def load_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
-    """Return the same as `load` if *wanted*, else zero without an access."""
+    """Return `load` if *wanted*, else zero without an access."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _int(32))
@@ -183,13 +183,13 @@ def _is_aligned(context: Any, builder: Any, signature: Any, args: Any) -> Any:
 
 @intrinsic
 def is_aligned(_: Any, array: Any) -> Any:
-    """Return True if the array is aligned for `load4` and `add4_to`; a slice of a batch need not be."""
+    """Return True if the array is aligned for `load4` and `add4_to`; a slice of a batch may be unaligned."""
     return types.boolean(array), _is_aligned
 
 
 @intrinsic
 def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
-    """Add *value* to ``array[index]`` atomically, by a reduction without a result; a complex number part by part.
+    """Add *value* to ``array[index]`` atomically, by a reduction without a result; complex numbers, part by part.
 
     The elements are integers of 32 or 64 bits, floats of these sizes, or complex.
     """
@@ -221,7 +221,7 @@ def _has_compute_capability(major: int) -> bool:
 
 @intrinsic
 def adds_four(_: Any, array: Any) -> Any:
-    """Return True if `add4_to` can add to the array, by one instruction."""
+    """Return True if `add4_to` adds by one instruction: the array is aligned, and the GPU has the instruction."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         can = ir.Constant(_int(1), int(_has_compute_capability(ADDS_FOUR)))
@@ -234,7 +234,7 @@ def adds_four(_: Any, array: Any) -> Any:
 def add4_to(_: Any, array: Any, index: Any, values: Any) -> Any:
     """Add four float32 *values* to ``array[index : index + 4]``, each atomically.
 
-    The array `is_aligned`, and *index* is a multiple of four.
+    The array must be aligned (see `is_aligned`), and *index* a multiple of four.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -252,7 +252,7 @@ def add4_to(_: Any, array: Any, index: Any, values: Any) -> Any:
     return types.void(array, index, types.UniTuple(types.float32, 4)), codegen
 
 
-# By (is a float, bits): the type suffix of the reduction, and the asm constraint of its register.
+# For each (is a float, bits): the type suffix of the reduction, and the asm constraint of the operand's register.
 _REDUCTIONS = {
     (False, 32): ("u32", "r"),
     (False, 64): ("u64", "l"),
@@ -265,7 +265,7 @@ _REDUCTIONS = {
 def prefetch(_: Any, array: Any, first: Any, count: Any) -> Any:
     """Start to load ``array[first : first + count]`` into the L2 cache, without waiting.
 
-    One instruction for all of it, of GPUs from compute capability 9.0 on; nothing happens on others.
+    GPUs from compute capability 9.0 on do this by one instruction; on other GPUs, nothing happens.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -289,9 +289,10 @@ def prefetch(_: Any, array: Any, first: Any, count: Any) -> Any:
 
 @intrinsic
 def add_released(_: Any, array: Any, index: Any, value: Any) -> Any:
-    """Add *value* to ``array[index]``, of 32 bits, after all that the threads of this block wrote before a barrier.
+    """Add *value* to ``array[index]``, of 32 bits, by a reduction with release semantics.
 
-    Another block that reads the sum by `load_acquired` also reads what they wrote.
+    If a barrier of this block comes first, another block that reads the sum by `load_acquired` also reads all that the
+    threads of this block wrote before the barrier.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -307,7 +308,7 @@ def add_released(_: Any, array: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def load_acquired(_: Any, array: Any, index: Any) -> Any:
-    """Return ``array[index]``, of 32 bits, as int32, before anything that is read behind it."""
+    """Return ``array[index]``, of 32 bits, as int32, with acquire semantics: later accesses are not moved before it."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, index_type = signature.args
@@ -320,9 +321,9 @@ def load_acquired(_: Any, array: Any, index: Any) -> Any:
 
 @intrinsic
 def store_stamped(_: Any, array: Any, index: Any, stamp: Any, value: Any) -> Any:
-    """Write *stamp* and *value*, of 32 bits each, to ``array[2 * index]`` and behind it, in one store.
+    """Write *value* to ``array[2 * index]`` and *stamp* to the next element, of 32 bits each, in one store.
 
-    Another block that reads the stamp by `load_stamped` also reads this value; other accesses are not ordered.
+    Another block that reads the stamp by `load_stamped` also reads this value; accesses elsewhere are not ordered.
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -341,7 +342,7 @@ def store_stamped(_: Any, array: Any, index: Any, stamp: Any, value: Any) -> Any
 
 @intrinsic
 def load_stamped(_: Any, array: Any, index: Any) -> Any:
-    """Return the present stamp and value of `store_stamped`, as int32."""
+    """Return the stamp and the value of one `store_stamped`, as int32, by one load."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, index_type = signature.args

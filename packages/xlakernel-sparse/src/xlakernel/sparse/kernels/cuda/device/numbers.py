@@ -10,15 +10,15 @@ import numpy as np
 
 
 def kind_of(dtype: Any) -> type:
-    """Return NumPy's scalar type of sums: floats are summed in their own, integers in the widest."""
+    """Return NumPy's scalar type of sums: integers are summed in int64, other numbers in their own type."""
     dtype = jnp.dtype(dtype)
     return np.int64 if dtype.kind in "iu" else dtype.type
 
 
 def in_memory(out: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Return the same output with a dtype of atomic additions: integers have at least 32 bits.
+    """Return *out* with a dtype that has atomic additions: integers get at least 32 bits.
 
-    The result, cast to fewer bits, is the same.
+    Cast back to fewer bits, the result is the same.
     """
     dtype = jnp.dtype(out.dtype)
     if dtype.kind in "iu" and dtype.itemsize < 4:

@@ -1,4 +1,4 @@
-"""Addition of a tile of entries, times one value of the operand, to the columns of the entries."""
+"""Addition of a tile, up to `TILE` entries of a row, times a value of the operand, to the columns of the entries."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .terms import term, weight_at
 def take_tile_of(one: Any, *, homogeneous: bool) -> Any:
     """Return a device function for all threads of a warp: ``take(data, indices, first, last, to)``.
 
-    It calls *one*, ``one(column, weight, to)``, for each entry of a tile, from *first* to *last*. Each thread first
-    loads four times four entries, so that the loads overlap. Positions are counted from *at*, the first of its sixteen
-    entries: the offsets of the others are then constants, and are compared with the tile's bounds *begin* and *end*.
+    The function calls ``one(column, weight, to)`` for each entry of a tile, from *first* to *last* - 1. Each thread
+    first loads four times four entries, so that the loads overlap. Positions are counted from *at*, the first entry of
+    the thread: the offsets of its other entries are then constants. *begin* and *end* are the tile's bounds.
     """
     weight = weight_at(homogeneous=homogeneous)
 
@@ -72,7 +72,7 @@ def take_tile_of(one: Any, *, homogeneous: bool) -> Any:
 def push_of(operand: str, kind: type, *, homogeneous: bool) -> Any:
     """Return a device function for all threads of a warp: ``push(data, indices, first, last, to)``.
 
-    It adds the entries of a tile, times the operand's value, to a vector; *to* is that value and the vector.
+    The function adds the entries of a tile, times the operand's value, to a vector; *to* is (value, vector).
     """
     of = term(operand, kind)
 

@@ -1,9 +1,9 @@
-"""Distribution of tiles to blocks if the columns are two slices, and each block holds the sums of one of them.
+"""Distribution of tiles to blocks if the columns are split into two slices, and a block holds the sums of one slice.
 
 If a row's columns are sorted, its entries in the two slices are two contiguous parts. A few columns of a tile locate
 the border approximately, and the tile is cut there, so that each part is read once. The blocks of both slices compute
-the same cut, and each entry is processed once, for any order of the columns. An entry on the wrong side of the cut, a
-*stray*, is added to the output directly.
+the same cut. Each entry is therefore processed once, for any order of the columns. An entry on the wrong side of the
+cut, a *stray*, is added to the output directly.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _LONG = 128
 
 @cuda.jit(device=True, forceinline=True)
 def part_of(indices: Any, row: Any, first: Any, last: Any, width: Any, is_lower: Any) -> Any:
-    """Return the row, and *first* and *last* of the part of a tile for the blocks of a slice, the lower if *is_lower*.
+    """Return the row, and *first* and *last* of the part of a tile for one slice, the lower if *is_lower*.
 
     A column in the middle of each quarter of the tile is read; if it is below *width*, the quarter belongs to the lower
-    slice. A short tile, and one with four columns that do not ascend, is not cut: the blocks of both slices read it,
-    and each adds only the entries in its slice. The returned row is then ``~row``.
+    slice. If the tile is short, or the four columns do not ascend, the tile is not cut: the blocks of both slices read
+    it, and each block adds only the entries in its slice. The returned row is then ``~row``.
     """
     count = np.int32(last - first)
     if count < _LONG:

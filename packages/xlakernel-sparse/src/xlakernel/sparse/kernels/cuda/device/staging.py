@@ -37,7 +37,7 @@ def stage_slice(x: Any, first: Any, count: Any, words: Any) -> None:
     """Copy ``x[first : first + count]`` to shared memory; synchronise the block before reading it."""
     step = cuda.blockDim.x
     i = np.int64(cuda.threadIdx.x)
-    while i + 7 * step < count:  # eight loads at a time, which overlap
+    while i + 7 * step < count:  # eight loads at a time, so that the loads overlap
         a, b = load(x, first + i), load(x, first + i + step)
         c, d = load(x, first + i + 2 * step), load(x, first + i + 3 * step)
         e, f = load(x, first + i + 4 * step), load(x, first + i + 5 * step)

@@ -14,7 +14,7 @@ from .memory import load
 
 
 def term(operand: str, kind: type) -> Any:
-    """Return a device function of a weight and the operand's value."""
+    """Return a device function ``f(weight, value)`` that returns the term of an entry."""
     zero = kind(0)
 
     @cuda.jit(device=True, forceinline=True)
@@ -33,7 +33,7 @@ def term(operand: str, kind: type) -> Any:
 
 
 def counts(operand: str) -> Any:
-    """Return a device function of the operand's value: True if it is active."""
+    """Return a device function ``f(value)`` that returns True if a value of the operand is active."""
 
     @cuda.jit(device=True, forceinline=True)
     def always(value: Any) -> Any:
@@ -47,7 +47,7 @@ def counts(operand: str) -> Any:
 
 
 def value_at(operand: str) -> Any:
-    """Return a device function of the operand and an active row: the row's value; True for binary events."""
+    """Return a device function ``f(x, row)`` that returns the value of an active row; True for binary events."""
 
     @cuda.jit(device=True, forceinline=True)
     def active(x: Any, row: Any) -> Any:
@@ -61,7 +61,7 @@ def value_at(operand: str) -> Any:
 
 
 def weight_at(*, homogeneous: bool) -> Any:
-    """Return a device function of the weights and an entry."""
+    """Return a device function ``f(data, entry)`` that returns the weight of an entry."""
 
     @cuda.jit(device=True, forceinline=True)
     def first(data: Any, entry: Any) -> Any:

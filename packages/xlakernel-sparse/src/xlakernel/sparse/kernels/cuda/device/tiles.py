@@ -1,4 +1,4 @@
-"""Tiles of the active rows in a block's part of a matrix, which the block's warps process in turn."""
+"""Tiles of the active rows in a block's part of a matrix: each is up to `TILE` entries of a row, for one warp."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .memory import load
 from .walk import TILE
 from .warp import ALL
 
-#: Threads that list a share together. With fewer threads there are more shares, and a long row is distributed to more
-#: multiprocessors.
+#: The number of threads that list a share's rows. With fewer threads there are more shares, and a long row is
+#: distributed to more multiprocessors.
 LANES = 8
-#: Tiles that a block lists before it processes them.
+#: The largest number of tiles that a block lists before its warps process them.
 ROOM = 512
 #: Bytes of shared memory for the list.
 LIST_BYTES = ROOM * (8 + 8 + 4) + 64
@@ -33,7 +33,7 @@ def empty_list() -> Any:
 
 @cuda.jit(device=True, forceinline=True)
 def _flags(flag: Any) -> Any:
-    """Return the flags of this thread's lanes as bits."""
+    """Return the flags of the `LANES` threads that list this thread's share, as bits."""
     mine = np.uint32(cuda.ballot_sync(ALL, flag)) >> np.uint32(cuda.laneid // LANES * LANES)
     return mine & np.uint32((1 << LANES) - 1)
 
@@ -56,10 +56,10 @@ def _put(listed: Any, row: Any, first: Any, last: Any) -> Any:
 
 @cuda.jit(device=True, forceinline=True)
 def _row_near_place(indptr: Any, rows: Any, place: Any, places: Any) -> Any:
-    """Return the row that *place* is in, or one a few rows before it; called by all threads of a warp.
+    """Return the row that contains *place*, or a row a few rows earlier; called by all threads of a warp.
 
-    Each row has one place, and one more for each of its entries: shares of equally many places are equal work, for long
-    and for empty rows. The first round searches around the position that the row would have if all had one length.
+    Each row has one place, and one more for each of its entries. Shares with equal numbers of places are then equal
+    work, for long and for empty rows. The first round searches where the row would be if all rows had the same length.
     """
     lane = np.int64(cuda.laneid % LANES)
     step = (rows + 1023) // 1024
@@ -83,7 +83,7 @@ def _row_near_place(indptr: Any, rows: Any, place: Any, places: Any) -> Any:
 def _cutting(cut: Any) -> Any:
     """Return a device function for all threads of a block, ``cut_all(listed, to)``.
 
-    It replaces each listed tile by the part that *cut* returns, and drops empty ones.
+    The function replaces each listed tile by the part that *cut* returns, and drops empty parts.
     """
 
     @cuda.jit(device=True, forceinline=True)
@@ -108,18 +108,18 @@ def _cutting(cut: Any) -> Any:
 def active_tiles_of(is_active: Any, take: Any, cut: Any = None) -> Any:
     """Return a device function, ``visit(indptr, x, rows, places, share, groups, group, listed, to)``.
 
-    All threads of a block call it; there are *groups* blocks. All threads of a warp call ``take(row, first, last, to)``
-    for each tile of each active row in this block's part, at most `TILE` entries from *first* to *last*. `LANES`
-    threads list the active rows of a *share* of the *places*; see `_row_near_place`. Neighbouring shares belong to
-    different groups, so that many multiprocessors process a long row; and all warps of the block process the tiles that
-    any of its threads listed, so that the work is even for any distribution of active rows.
+    All threads of a block call it. The block visits part *group* of *groups* parts of the matrix; several blocks may
+    visit one part. All threads of a warp call ``take(row, first, last, to)`` for each tile of each active row in the
+    part: entries *first* to *last* - 1. `LANES` threads list the tiles of a *share* of the *places*; see
+    `_row_near_place`. Neighbouring shares are in different parts, so that many multiprocessors process a long row. Each
+    warp of the block processes tiles that any thread has listed: the work is even for any distribution of active rows.
 
     Args:
       is_active: device function of *x* and a row.
-      take: device function; *to* is passed on to it.
-      cut: device function, ``cut(row, first, last, to)``, or None. It is called for each tile before any is processed,
-        and its result replaces the tile: a part of it, which may be empty, and a number for the row, which is passed to
-        *take*. The block must then have at least `ROOM` threads.
+      take: device function, as above; *to* is passed on to it.
+      cut: device function, ``cut(row, first, last, to)``, or None. It is called for each listed tile before the tiles
+        are processed. The row and the part that it returns replace the tile: the part may be empty, and the row may be
+        another number, which is passed to *take*. With *cut*, the block must have at least `ROOM` threads.
     """
     cut_all = None if cut is None else _cutting(cut)
 

@@ -21,10 +21,10 @@ TILE = 512
 
 
 def walk_of(entries: Entries) -> Any:
-    """Return a device function that adds the rows of some entries to the output.
+    """Return a device function that adds the row sums of some entries to the output.
 
     All threads of a warp call ``walk(data, indices, indptr, rows, source, start, stop, y, skipped)`` for the entries
-    from *start* to *stop*, at least one. The first element of *y* is for row *skipped*.
+    from *start* to *stop* - 1, at least one. The first element of *y* is for row *skipped*.
     """
     kind, raw, terms, one, value, is_aligned = entries
     total = warp_sum(kind)
@@ -58,11 +58,11 @@ def walk_of(entries: Entries) -> Any:
 
     @cuda.jit(device=True, forceinline=True)
     def within(four: Any, whole: Any, at: Any, first: Any, last: Any) -> Any:
-        """Return the sum of the terms at places *at* to *at* + 3 that are from *first* to *last*."""
+        """Return the sum of the terms at places *at* to *at* + 3 that are between *first* and *last* - 1."""
         if first <= at and at + 4 <= last:
             return whole
         found = zero
-        if at < last and at + 4 > first:  # in one thread, if a row begins or ends within its four
+        if at < last and at + 4 > first:  # a row begins or ends within this thread's four
             found = kind(found + (four[0] if first <= at and at < last else zero))
             found = kind(found + (four[1] if first <= at + 1 and at + 1 < last else zero))
             found = kind(found + (four[2] if first <= at + 2 and at + 2 < last else zero))

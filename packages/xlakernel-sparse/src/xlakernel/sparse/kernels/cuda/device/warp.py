@@ -34,7 +34,7 @@ def row_at(indptr: Any, rows: Any, entry: Any) -> Any:
 
 @cuda.jit(device=True, forceinline=True)
 def next_row(indptr: Any, rows: Any, row: Any, entry: Any) -> Any:
-    """Return the row after *row* that begins at *entry* and is not empty, and where it ends."""
+    """Return the first row after *row* that is not empty, and its end; this row begins at *entry*."""
     place = min(row + 1 + cuda.laneid, rows - 1)
     end = np.int64(load(indptr, place + 1))
     found = cuda.ballot_sync(ALL, end > entry)
@@ -61,8 +61,8 @@ def warp_sum(kind: type, apart: int = 1, within: int = 32) -> Any:
 
     Args:
       kind: NumPy's scalar type of the values.
-      apart: the distance between the lanes, a power of two; 1: all lanes.
-      within: the number of neighbouring lanes, a power of two; 32: all of them.
+      apart: the distance between the summed lanes, a power of two; 1: neighbouring lanes.
+      within: the number of neighbouring lanes that contain the summed lanes, a power of two; 32: the whole warp.
     """
     from_lane = _complex_from_lane if issubclass(kind, np.complexfloating) else _from_lane
 

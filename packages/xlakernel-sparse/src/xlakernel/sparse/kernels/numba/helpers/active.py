@@ -26,10 +26,10 @@ def _word(typing: Any, flags: Any, start: Any) -> Any:
 
 @njit
 def active_flags(flags, active):
-    """Write the positions of True into *active*, which has room for all and one more; return their number.
+    """Write the positions of True to *active*, and return their number; *active* is longer than *flags* by one.
 
     Blocks of 64 flags, then words of eight, are skipped if all are False. Within a word there are no branches, which
-    would be mispredicted: each position is written, and overwritten by the next one if its flag is False.
+    would be mispredicted: each position is written, and the next position overwrites it if its flag is False.
     """
     count = np.uint64(0)
     whole = np.uint64(flags.size // 64 * 64)

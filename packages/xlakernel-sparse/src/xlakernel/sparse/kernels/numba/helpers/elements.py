@@ -44,7 +44,7 @@ def zero(array):
 def equal_weight(data, like):
     """Return the weight of all entries in the dtype of *like* if they are equal, otherwise 0.
 
-    Call it before a loop: inside, the LLVM of Numba 0.61 turns the load into a gather that it rejects as invalid.
+    Call it before a loop: inside a loop, the LLVM of Numba 0.61 makes the load a gather, which it rejects as invalid.
     """
     if data.ndim == 2:
         return cast(data[0, 0], like)
@@ -64,7 +64,7 @@ def weight(data, k, equal, like):
 
 @njit(fastmath={"contract"})
 def scale_once(data, value, like):
-    """Return *value*, times the weight if all entries have the same."""
+    """Return *value*, multiplied by the weight if all entries share one weight."""
     if data.ndim == 2:
         return cast(cast(data[0, 0], like) * value, like)
     return value
@@ -72,7 +72,7 @@ def scale_once(data, value, like):
 
 @njit(fastmath={"contract"})
 def scale_each(data, k, value, like):
-    """Return *value*, times the weight of entry *k* if each has its own."""
+    """Return *value*, multiplied by the weight of entry *k* if each entry has its own weight."""
     if data.ndim == 2:
         return value
     return cast(cast(data[k], like) * value, like)
@@ -81,7 +81,7 @@ def scale_each(data, k, value, like):
 def term(weight, value, active):
     """Return *weight* times *value*, where True counts as 1.
 
-    If *active* is not None, the result is 0 where *value* is 0, whatever the weight; for a bool it always is.
+    If *active* is not None or *value* is a bool, the result is 0 where *value* is 0 or False, for any weight.
     """
     raise NotImplementedError
 

@@ -1,10 +1,10 @@
-"""Arithmetic on several neighbouring elements at once, as vectors of LLVM.
+"""Arithmetic on several neighbouring elements at once, as LLVM vectors.
 
 LLVM legalises vectors of any width for the processor. Complex elements are stored as alternating real and imaginary
 parts.
 
-These are functions instead of methods: the intrinsics that call them are part of a kernel's content hash, which
-covers functions and tuples.
+The operations are functions instead of methods of `Lanes`: the content hash of a kernel includes the intrinsics that
+call them, and covers functions and tuples.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def load_flags(lanes: Lanes, address: Any) -> Any:
 
 
 def nonzero(lanes: Lanes, vector: Any) -> Any:
-    """Return one bit for each element, set if it is not 0; it is set for NaN."""
+    """Return one bit for each element, set if the element is not 0; NaN is not 0."""
     if _is_integer(lanes):
         return lanes.builder.icmp_unsigned("!=", vector, zeros(lanes))
     differs = lanes.builder.fcmp_unordered("une", vector, zeros(lanes))
@@ -60,13 +60,13 @@ def nonzero(lanes: Lanes, vector: Any) -> Any:
 
 
 def any_of(lanes: Lanes, flags: Any) -> Any:
-    """Return a bit that is set if any of *flags* is."""
+    """Return a bit that is set if any of the bits *flags* is set."""
     number = ir.IntType(lanes.width)
     return lanes.builder.icmp_unsigned("!=", lanes.builder.bitcast(flags, number), number(0))
 
 
 def where(lanes: Lanes, flags: Any, vector: Any) -> Any:
-    """Return the elements with a set bit, and 0 for the others."""
+    """Return the elements of *vector* whose bit in *flags* is set, and 0 for the other elements."""
     if _is_complex(lanes):
         flags = _take(lanes, flags, (lane // 2 for lane in range(2 * lanes.width)))
     return lanes.builder.select(flags, vector, zeros(lanes))
@@ -78,17 +78,17 @@ def zeros(lanes: Lanes) -> Any:
 
 
 def splat(lanes: Lanes, value: Any) -> Any:
-    """Return a vector of *value*, an element."""
+    """Return a vector whose elements are all *value*."""
     return _repeat(lanes, _parts(lanes, value))
 
 
 def add(lanes: Lanes, one: Any, other: Any) -> Any:
-    """Return the sum."""
+    """Return the sum of two vectors."""
     return lanes.builder.add(one, other) if _is_integer(lanes) else lanes.builder.fadd(one, other, flags=_FLAGS)
 
 
 def scale(lanes: Lanes, vector: Any, value: Any) -> Any:
-    """Return *vector* times *value*, an element."""
+    """Return *vector* times the scalar *value*."""
     real, *imaginary = _parts(lanes, value)
     scaled = _multiply(lanes, vector, _repeat(lanes, [real]))
     for part in imaginary:
@@ -135,7 +135,7 @@ def _repeat(lanes: Lanes, values: list[Any]) -> Any:
 
 
 def _take(lanes: Lanes, vector: Any, places: Iterable[int]) -> Any:
-    """Return a vector of the parts of another at *places*."""
+    """Return the parts of *vector* at *places*, as a vector."""
     chosen = list(places)
     mask = ir.Constant(ir.VectorType(ir.IntType(32), len(chosen)), chosen)
     return lanes.builder.shuffle_vector(vector, ir.Constant(vector.type, ir.Undefined), mask)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-# The public function is called through a pointer, and code with a pointer in it cannot be cached on disk.
+# Numba calls the public function through a pointer, and code that contains a pointer cannot be cached on disk.
 from numba.np.ufunc.parallel import _iget_num_threads
 
 thread_count = _iget_num_threads
 
-#: Entries of a matrix below which one thread is faster than several.
+#: The number of entries below which one thread is faster than several threads.
 SERIAL = 60_000
 #: The limit for the private outputs of all threads together, in bytes.
 PRIVATE_BYTES = 1 << 28
@@ -26,7 +26,7 @@ def part_count(work):
 
 @njit
 def private_part_count(work, outputs, itemsize):
-    """Return the number of parts if each but the first has *outputs* private elements, which are cleared and summed."""
+    """Return the number of parts if all but the first have *outputs* private elements, which are cleared and summed."""
     parts = part_count(work)
     parts = min(parts, 1 + work // max(2 * outputs, 1))
     return max(1, min(parts, 1 + PRIVATE_BYTES // max(outputs * itemsize, 1)))
@@ -34,10 +34,10 @@ def private_part_count(work, outputs, itemsize):
 
 @njit
 def first_row(indptr, part, parts):
-    """Return the first row of *part*; the number of rows plus entries is the same in all parts."""
+    """Return the first row of *part*; all parts have about the same number of rows plus entries."""
     rows = indptr.size - 1
     total = np.int64(indptr[rows]) + rows
-    # In two steps: the product of both may exceed 64 bits.
+    # In two steps: ``total * part`` may exceed 64 bits.
     wanted = total // parts * part + total % parts * part // parts
     low, high = 0, rows
     while low < high:
@@ -51,5 +51,5 @@ def first_row(indptr, part, parts):
 
 @njit
 def first_of(count, part, parts):
-    """Return the first of *count* items in *part*; all parts have equally many."""
+    """Return the first of *count* items in *part*; the parts' numbers of items differ by at most one."""
     return count // parts * part + count % parts * part // parts

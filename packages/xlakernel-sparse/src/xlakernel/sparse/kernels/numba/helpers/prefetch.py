@@ -13,7 +13,7 @@ from numba.extending import intrinsic
 def _prefetch_for(writing: bool) -> Any:
     """Return an intrinsic that prefetches the cache line of ``array[index]``; the index may be out of bounds.
 
-    It emits a call of ``llvm.prefetch(address, writing, locality 3, data cache)``.
+    The intrinsic emits a call of ``llvm.prefetch(address, writing, locality 3, data cache)``.
     """
 
     @intrinsic

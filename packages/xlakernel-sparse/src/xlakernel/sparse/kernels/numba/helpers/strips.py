@@ -1,9 +1,9 @@
-"""Scattering to a result with columns: by strips, a few columns at a time.
+"""Scattering to a result with several columns, in strips: a few columns at a time.
 
-A strip of the result is summed in a private buffer, small enough for a processor's cache, and copied out. Each thread
-has strips of its own if there are enough; otherwise threads share a strip, each with a part of the entries, and the
-parts are added up when they are copied. The buffers are bounded by `PRIVATE_BYTES` or by one strip, for any number of
-threads and columns.
+A strip of the result is summed in a private buffer, small enough for a processor's cache, and then copied to the
+result. If there are enough strips, each thread has its own strips. Otherwise, threads share a strip: each thread sums a
+part of the entries in its own buffer, and the buffers are added up when they are copied. All buffers together take at
+most `PRIVATE_BYTES`, or one strip if that is larger.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _strip_width(y):
 
 @njit
 def _entries(data, indices, begin, end, x, i, column, strip, active):
-    """Add the entries *begin* … *end* - 1, which multiply row *i* of *x*."""
+    """Add the entries *begin* … *end* - 1, multiplied by row *i* of *x*, to *strip*."""
     width = strip.shape[1]
     if width == tile_width(64, strip):
         scatter_tile(64, data, indices, begin, end, x, i, column, strip, active)

@@ -1,9 +1,9 @@
 """A row of a matrix times a few neighbouring columns of an operand, with the sums in registers.
 
-A tile is as many columns as fit into a number of bytes, at least one. The code that Numba compiles for a loop over
-columns loads and stores the sums at each entry, and takes twice as long.
+A tile is a few neighbouring columns, as many as fit into a given number of bytes, but at least one. The code that Numba
+compiles for a plain loop over columns loads and stores the sums at each entry, and takes twice as long.
 
-These functions are Numba intrinsics. Like Numba's own code they check rows and entries in debug mode.
+These functions are Numba intrinsics. Like Numba's own code, they check the bounds of rows and entries in debug mode.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 
 from .lanes import Lanes, add, any_of, load, load_flags, nonzero, scale, splat, store, where, zeros
 
-# Independent sums of a tile: an addition need not wait for the one before.
+# The number of independent sums of a tile: an addition does not wait for the previous addition.
 _UNROLLED = 2
 
 
@@ -54,8 +54,8 @@ def gather_tile(
 ) -> Any:
     """``y[row, c] = sum(data[k] * x[indices[k], c])`` over the entries *begin* … *end* - 1, c in the tile at *column*.
 
-    *size* is a literal. Zeros of *x* are skipped if *active* is not None. The loop over the entries is unrolled by
-    `_UNROLLED`, with as many sums; a second loop adds the entries that are left.
+    *size* is a literal. Zeros of *x* are skipped if *active* is not None. The loop over the entries is unrolled
+    `_UNROLLED` times, with a separate sum for each copy of its body; a second loop adds the remaining entries.
     """
     width = _width(size, y.dtype)
 
@@ -125,7 +125,7 @@ def scatter_tile(
 
 
 def _load_operand(lanes: Lanes, kind: Any, address: Any, active: Any) -> tuple[Any, Any]:
-    """Return the values, None if all are 1, and the bits of the active ones, None if all are."""
+    """Return the values, or None if all are 1, and the bits of active elements, or None if all are active."""
     if isinstance(kind.dtype, types.Boolean):
         return None, load_flags(lanes, address)
     values = load(lanes, address)
@@ -133,7 +133,7 @@ def _load_operand(lanes: Lanes, kind: Any, address: Any, active: Any) -> tuple[A
 
 
 def _term(lanes: Lanes, kind: Any, data: Any, k: Any, values: Any, flags: Any) -> Any:
-    """Return the product of entry *k* with the operand's tile, 0 where that is inactive."""
+    """Return the product of entry *k* with the operand's tile, 0 where the operand is inactive."""
     # LLVM hoists this load out of the loops if all entries have one weight.
     stored = _element(lanes, kind, data, k if kind.ndim == 1 else k.type(0))
     weight = lanes.context.cast(lanes.builder, stored, kind.dtype, lanes.dtype)
@@ -169,7 +169,7 @@ def _check(lanes: Lanes, index: Any, extent: Any) -> None:
 def _loop(
     builder: Any, span: tuple[Any, Any, int], carried: Sequence[Any], body: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Emit a loop over begin, end, step of *span* that carries values as phi nodes; return the last ones."""
+    """Emit a loop over *span*, (begin, end, step), that carries values as phi nodes; return their final values."""
     begin, end, step = span
     before = builder.block
     head, inside, after = (builder.append_basic_block(name) for name in ("tile_head", "tile_body", "tile_end"))

@@ -1,4 +1,4 @@
-"""Arrays of a block of threads: those of its slice of a batch, its sums, and what it reads and writes at the ends."""
+"""Arrays of a block of threads: those of its network in a batch, its sums, and copies at the beginning and the end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numba import cuda
 
 @functools.cache
 def slices(batched: bool) -> Any:
-    """Return a device function that returns the arrays of one slice of a batch."""
+    """Return a device function that returns one network's part of an array: all of it unless *batched*."""
     if batched:
 
         @cuda.jit(device=True, inline="always")
@@ -50,7 +50,7 @@ def sums_of_block(in_shared: bool, scattered: bool) -> Any:
 
 @cuda.jit(device=True, forceinline=True)
 def begin_block(form, block, ring, ins, outs):
-    """Copy the sums of a block into *ring*, in whose further rows they are 0, and the states of its neurons."""
+    """Copy the sums of a block into *ring*, with 0 in further rows of *ring*, and the states of the block's neurons."""
     thread, threads, size = cuda.threadIdx.x, cuda.blockDim.x, block.stop - block.first
     for k in range(thread, form.rows * size, threads):
         row, i = k // size, k % size
@@ -62,7 +62,7 @@ def begin_block(form, block, ring, ins, outs):
 
 @cuda.jit(device=True, forceinline=True)
 def end_block(form, block, head, ring, outs):
-    """Write the sums of a block, of which the row *head* is that of the next step."""
+    """Write the sums of a block; *head* is the row of *ring* for the next step."""
     size = block.stop - block.first
     for k in range(cuda.threadIdx.x, outs.pending.shape[0] * size, cuda.blockDim.x):
         row, i = k // size, k % size
@@ -71,7 +71,7 @@ def end_block(form, block, head, ring, outs):
 
 @cuda.jit(device=True, forceinline=True)
 def record_states(form, block, step, recorded, store, held, ins, outs):
-    """Record states of a block, if this step is one of those that are; return the number of recorded steps."""
+    """Record states of a block if this step is to be recorded; return the number of recorded steps."""
     if form.every == 0 or (step + 1) % form.every != 0:
         return recorded
     store(block, outs.state, held)

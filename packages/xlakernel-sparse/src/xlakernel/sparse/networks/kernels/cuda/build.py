@@ -44,7 +44,7 @@ def _fill(
             if entry < stop:
                 place = places[np.int64(indices[entry]) + first_target]
             block = np.int32(place >> target_bits)
-            # The lanes with this block: its entries keep their order.
+            # The lanes whose targets are in this block. Entries of a block are written in the order of lanes.
             same = cuda.match_any_sync(ALL, block)
             earlier = cuda.popc(same & (1 << lane) - 1)
             begin = np.int64(0)
@@ -62,7 +62,7 @@ def _fill(
 
 
 def sort(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tuple[int, int]]) -> Callable[..., Any]:
-    """Return ``f(places, words, indices, indptr, ...)``: the starts and the entries; see `sort_entries`."""
+    """Return a function ``f(places, words, indices, indptr, ...)`` that returns the results of `sort_entries`."""
     blocks = _BLOCKS_OF_A_MULTIPROCESSOR * multiprocessors()
     launched = functools.partial(numba_cuda_kernel, grid=blocks, block=_THREADS)
     return counting_sort(launched, (_count, _fill), outs, layout=layout, ranges=ranges)

@@ -1,4 +1,7 @@
-"""Parts of a step in which a block of threads reads the spikes of all blocks, and adds their entries to its sums."""
+"""Parts of a step in which a block of threads reads the spikes of all blocks, and adds their entries to its sums.
+
+An entry is a stored synapse. Spikes are in records and lists of words; each word has a stamp of its step, see `spikes`.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ THREADS = 1024
 class Form(NamedTuple):
     """The numbers that a kernel computes with.
 
-    Those of a `Layout`, of which *width* is the stride and *blocks* are the segments of a source. *slots* are the words
-    of a record, a power of two up to 32, and *every* the steps between recorded states, or 0.
+    The first five are from a `Layout`: *blocks* is the number of segments of a source, and *width* is the stride.
+    *slots* is the number of words of a record, a power of two up to 32. *every* is the number of steps between recorded
+    states, or 0.
     """
 
     blocks: int
@@ -66,11 +70,11 @@ def _load_word(form, records, word):
 
 @cuda.jit(device=True, forceinline=True)
 def _collect(form, cursor, stamp, edges, records, lists, spikes, counter):
-    """Append spikes of the last step to the shared list *spikes* until it is full or all are read.
+    """Append spikes of the step with this *stamp* to the shared list *spikes* until it is full or all are read.
 
-    The place of a warp is its *cursor*: the word of this thread and its value, the number of spikes in the record, the
-    place among them, whether the spike at this place is not in the list yet, and stamp and value of the thread's next
-    word, whose load is under way. Returns the next cursor, and whether spikes are left.
+    *cursor* says how far a warp has read. For each thread, it has the thread's word and this word's value, the number
+    of the block's spikes, a spike's place among them, whether this spike is not in the list yet, and stamp and value of
+    the thread's next word, which is being loaded. Return the next cursor, and whether spikes are left.
     """
     word, value, count, place, is_new, next_stamp, next_value = cursor
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
@@ -106,7 +110,7 @@ def _collect(form, cursor, stamp, edges, records, lists, spikes, counter):
         while waiting:
             if word >= words:
                 found, value = stamp, np.int32(0)
-            # The first word of a record is the number of its spikes, and is written last.
+            # The first word of a record is the number of spikes. The warp waits for this word and those of the spikes.
             count = cuda.shfl_sync(ALL, value, lane & ~(form.slots - 1))
             is_counted = cuda.shfl_sync(ALL, found, lane & ~(form.slots - 1)) == stamp
             waiting = cuda.all_sync(ALL, is_counted and (slot > count or found == stamp)) == 0
@@ -118,7 +122,7 @@ def _collect(form, cursor, stamp, edges, records, lists, spikes, counter):
 
 @cuda.jit(device=True, forceinline=True)
 def first_cursor(form, records):
-    """Return the cursor of `collect_round` before all spikes of these records; the first loads are under way."""
+    """Return the cursor of `collect_round` at the beginning of these records, and start the first loads."""
     thread, none = cuda.threadIdx.x, np.int32(0)
     return thread - cuda.blockDim.x, none, none, none, False, *_load_word(form, records, thread)
 
@@ -129,13 +133,13 @@ def collect_round(form, cursor, is_left, turn, stamp, edges, records, lists, scr
 
     Args:
       form: the numbers of the kernel.
-      cursor: the place of this warp.
+      cursor: how far this warp has read, see `_collect`.
       is_left: whether this warp has spikes left.
-      turn: 0 or 1; counters are used in turn, and those of the next round are cleared in each round.
-      stamp: the number of the step.
-      edges: those of the kernel.
-      records: the records of the step.
-      lists: the lists of the step.
+      turn: 0 or 1, the counters of this round; those of the next round are cleared.
+      stamp: the stamp of the step whose spikes are collected.
+      edges: the first neuron of each block.
+      records: the records of this step.
+      lists: the lists of this step.
       scratch: the shared arrays of the kernel.
 
     Returns:
@@ -160,7 +164,7 @@ def collect_round(form, cursor, is_left, turn, stamp, edges, records, lists, scr
 def lay_out(first, length, count, scratch):
     """Lay the segments of *count* spikes end to end, and return the number of their entries; all threads call it.
 
-    The spikes of a round are overwritten: each thread has read its own.
+    A thread overwrites its spike in the shared list, and no other, and so must have read this spike before.
 
     Args:
       first: the first entry of the segment of this thread's spike.
@@ -179,7 +183,7 @@ def lay_out(first, length, count, scratch):
 
 @cuda.jit(device=True, forceinline=True)
 def segment_and_entry(number, count, scratch):
-    """Return the spike of the entry *number* of a round, by bisection, and the place of the entry in its array."""
+    """Find the entry *number* of a round by bisection; return the number of its spike, and its place in its array."""
     _, ends, offsets, _, _ = scratch
     first, last = 0, count - 1
     while first < last:
@@ -195,11 +199,11 @@ class Delivery(NamedTuple):
     """Device functions that add the entries of spikes to the block's own sums.
 
     Attributes:
-      segment: ``segment(form, block, starts, spike)`` returns the first entry of a spike's segment, and their number.
+      segment: ``segment(form, block, starts, spike)`` returns a segment's first entry and number of entries.
       load_entry: ``load_entry(form, entries, entry)`` returns the bits and the weight of an entry.
-      add_entry: ``add_entry(form, head, ring, bits, weight)`` adds an entry; *bits* have its row and its target.
+      add_entry: ``add_entry(form, head, ring, bits, weight)`` adds an entry; *bits* has the row and the target.
       add: ``add(form, head, low, length, count, entries, ring, scratch)`` adds the entries of the segments of *count*
-        spikes; *head* is the row of sums of the step after theirs.
+        spikes; *head* is the row of sums for the step after the spikes.
       deliver: ``deliver(form, block, stamp, row, cursor, head, turn, ring, ins, outs, scratch)`` adds the entries
         of all spikes in the *row* of records with this *stamp*, and returns the next *turn*. For *cursor*, *turn* and
         *scratch* see `collect_round`.
@@ -239,7 +243,7 @@ def delivery(wide: bool) -> Delivery:
     @cuda.jit(device=True, forceinline=True)
     def segment(form, block, starts, spike):
         at = np.int64(spike) * form.blocks + block
-        # Of 32 bits without a sign, for up to 2**32 entries.
+        # Starts are uint32, for up to 2**32 entries; `segment_and_entry` undoes the wrap to int32.
         begin, end = load(starts, at), load(starts, at + 1)
         return np.int32(begin), np.int32(end - begin)
 
@@ -247,7 +251,7 @@ def delivery(wide: bool) -> Delivery:
     def add(form, head, low, length, count, entries, ring, scratch):
         thread, threads = cuda.threadIdx.x, cuda.blockDim.x
         total = lay_out(low, length, count, scratch)
-        # No `range`, for whose steps Numba divides by the number of threads.
+        # Not `range`: Numba would divide by the number of threads to count the steps.
         number = np.int64(thread)
         while number < total:
             # Two entries at once, so that the loads overlap.
@@ -271,7 +275,7 @@ def delivery(wide: bool) -> Delivery:
                 if cuda.threadIdx.x < count:
                     low, length = segment(form, block, ins.starts, scratch[1][np.uint64(cuda.threadIdx.x)])
                 add(form, head, low, length, count, ins.entries, ring, scratch)
-            # The sums are complete, and the shared arrays are read before they are written in the next round or step.
+            # This barrier completes the sums, and keeps the shared arrays until all threads have read them.
             cuda.syncthreads()
             if not more:
                 return turn

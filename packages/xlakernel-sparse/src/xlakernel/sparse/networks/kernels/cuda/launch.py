@@ -21,18 +21,19 @@ from .neurons import ALIGNMENT
 from .simulation import simulation
 from .traces import shared_size
 
-#: Shared memory of the kernel besides the sums and that of plastic projections, in bytes.
+#: Bytes of shared memory for everything but the sums and the arrays of plastic projections.
 _BESIDES = 9 * 1024
-#: Words of a record: the number of spikes, and the first of them. A record lies in one warp.
+#: The fewest and the most words of a record: the number of a block's spikes in a step, and the first of these spikes.
+#: One warp reads all words of a record.
 _SLOTS = (4, 32)
-#: Neurons for each word of a record; more spikes than words cost another round.
+#: Neurons of a block for each word of its record. If not all spikes fit in the record, reading takes another round.
 _NEURONS_OF_A_SLOT = 200
 #: The most neurons whose states a thread keeps in registers, and the most threads of such a block. If blocks share
-#: their sums, loads of more neurons overlap.
+#: their sums, a thread has more neurons, so that more loads overlap.
 _HELD, _HELD_SCATTERED = (2, THREADS), (5, 768)
 #: The most neurons whose states a thread loads from memory at once.
 _MOST_LOADED = 4
-#: The fewest threads of a block, without and with plastic projections, whose synapses the threads share.
+#: The fewest threads of a block: without plastic projections, and with them, whose synapses the threads share.
 _LEAST_THREADS, _THREADS_OF_PLASTICITY = 64, 384
 
 
@@ -46,11 +47,11 @@ def run(
     is_random: bool,
     batched: bool,
 ) -> Callable[..., Any]:
-    """Return the function of a run, with the inputs and results of the kernel in `kernels.numba.simulation`.
+    """Return a function that makes a run, with the inputs and results of the kernel in `kernels.numba.simulation`.
 
     If *batched*, a batch is one launch, and all of its blocks must be resident at once.
     """
-    # Rounded, and not fused with an addition.
+    # This product is rounded, and never fused with an addition.
     product = cuda.libdevice.fmul_rn
     functions = tuple(functions_of(part, layout.receptors, is_random, product) for part in parts)
     pending, state, counts, steps, _, total, traces, *learned = outs
@@ -59,7 +60,7 @@ def run(
     slots = _SLOTS[0]
     while slots < _SLOTS[1] and slots * _NEURONS_OF_A_SLOT < layout.width:
         slots *= 2
-    # Unless sums are shared, all warps but the first record spikes.
+    # At least two warps: unless blocks share their sums, all warps but the first record spikes.
     least = _THREADS_OF_PLASTICITY if plastic else _LEAST_THREADS
     scattered = layout.scattered
     words, limits = (0, _HELD_SCATTERED) if scattered else (slots * layout.blocks, _HELD)
@@ -80,11 +81,11 @@ def run(
         batched=batched,
         rules=tuple(one.functions for one in plastic),
     )
-    # A power of two, which is cheap to compute with.
+    # A power of two: the row of a step is then found by a bitwise and.
     rows = 1 << (layout.ahead + max(layout.ahead, has_fired.shape[0]) - 1).bit_length()
     struct = jax.ShapeDtypeStruct
-    # A block may write spikes of later steps before another has written its own of this one: there is room for all
-    # spikes of the step in which the room is full, and of those by which blocks may be ahead.
+    # A block may write spikes of later steps before another block writes those of an earlier step. So there is space
+    # for all spikes of the step in which the room is filled, and of the *ahead* steps after it.
     written = struct((room + (1 + layout.ahead) * size if room else 0,), jnp.int32)
     launch = numba_cuda_kernel(
         kernel,
@@ -97,7 +98,7 @@ def run(
             total,
             traces,
             *learned,
-            # If they share their sums, blocks meet at a barrier, one number, and list their own spikes.
+            # Blocks that share their sums need only a barrier, which is one number, and a list of their own spikes.
             struct((1, 1) if scattered else (rows, 2 * layout.blocks * slots), jnp.int32),
             struct((1, size) if scattered else (rows, 2 * size), jnp.int32),
             struct((0 if in_shared else sums,), jnp.int32),
@@ -118,7 +119,7 @@ def run(
         pending, state, counts, steps, neurons, total, traces, *learned = call(*ins)
         if room:
             steps, neurons = _ordered(steps, neurons, room)
-        # The sum of the kernel wraps.
+        # The kernel's sum wraps to negative numbers.
         total = jnp.where(total < 0, jnp.iinfo(jnp.int32).max, total)
         return pending, state, counts, steps, neurons, total, traces, *learned[:4]
 
@@ -126,10 +127,11 @@ def run(
 
 
 def _threads(width: int, words: int, least: int, most_held: int, most: int) -> tuple[int, tuple[int, bool]]:
-    """Return the threads of a block, and the last arguments of `neurons`.
+    """Return the number of threads of a block, and *at_once* and *in_registers* of `neurons`.
 
-    Threads with a neuron each read all *words* of the records at once if they can. With up to *most_held* neurons each
-    they are as few as the neurons allow, at most *most*, and so have more registers.
+    If one neuron for each thread suffices, there are threads for all *words* of the records, if possible, so that they
+    are read at once. With two to *most_held* neurons for each, the threads are as few as possible, at most *most*, and
+    so have more registers. With more neurons, states are in memory.
     """
     places = width + ALIGNMENT - 1
     count = -(-places // most)
@@ -140,9 +142,9 @@ def _threads(width: int, words: int, least: int, most_held: int, most: int) -> t
 
 
 def _ordered(steps: jax.Array, neurons: jax.Array, room: int) -> tuple[jax.Array, jax.Array]:
-    """Return the first spikes in order of step and neuron."""
+    """Return the first *room* spikes, in order of step and neuron."""
     last = jnp.iinfo(jnp.int32).max
-    # Unused places have the step -1, and are last.
+    # Unused places have the step -1, and are sorted to the end.
     key = jnp.where(steps < 0, last, steps)
     key, neurons = jax.lax.sort((key, neurons), num_keys=2)
     return jnp.where(key == last, -1, key)[:room], neurons[:room]

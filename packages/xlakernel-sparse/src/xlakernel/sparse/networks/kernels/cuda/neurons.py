@@ -1,9 +1,10 @@
 """Neurons of a block of threads: their states, their random inputs, and their steps.
 
-A thread keeps the states of a few neurons in registers, or loads a few at once from memory. Thread *k* has the neuron
-``first // 4 * 4 + k``, and those at multiples of the number of threads from it. So four neurons that share the words of
-random numbers are in neighbouring lanes of a warp. Each lane computes these words for one of four steps, and the lanes
-exchange them.
+A thread keeps the states of a few neurons in registers, or loads the states of a few neurons at once from memory. With
+states in registers, thread *k* has the neuron ``first // 4 * 4 + k``, where *first* is the first neuron of the block,
+and then every neuron that follows at the distance of the number of threads. So four neurons that share the words of
+random numbers are in neighbouring lanes of a warp. Each lane computes the words of the four neurons for one of four
+steps, and the lanes exchange these words.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ....kernels.cuda.device.warp import ALL
 from ...model.populations import Functions
 from ...random.generator import Generator
 
-#: The first neuron of the first thread is a multiple of it.
+#: With states in registers, the number of the first thread's first neuron is a multiple of this number.
 ALIGNMENT = 4
 
 
@@ -44,7 +45,7 @@ class Inputs(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """The arrays that a run writes; *records* and *lists* are the spikes of the last steps."""
+    """The arrays that a run writes; *records* and *lists* have the spikes of the last steps, see `spikes`."""
 
     pending: Any
     state: Any
@@ -68,9 +69,10 @@ class Block(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """A step of a block: its number in this run and in all, rows of sums, and row and stamp of its records.
+    """A step of a block: *t* is its number in this run, and *step* its number since the network's first step.
 
-    *head* is the row of this step, and *behind* that of the step after the one whose spikes are delivered.
+    *head* is the first row of sums for this step, and *behind* for the step after the one whose spikes are delivered.
+    *row* and *stamp* are those of the records in which this step writes spikes, see `spikes`.
     """
 
     t: Any
@@ -82,7 +84,7 @@ class Moment(NamedTuple):
 
 
 class BlockStep(NamedTuple):
-    """The numbers and arrays of a block in a step; *scratch* are the shared arrays of the kernel."""
+    """The numbers and arrays of a block in a step; *scratch* has the kernel's arrays in shared memory."""
 
     form: Any
     block: Any
@@ -100,8 +102,8 @@ class Neurons(NamedTuple):
     Attributes:
       open: ``open(form, block, ins)`` returns *held* before the first step; *ins* are `Inputs`.
       draw: ``draw(block, held, t, step)`` returns *held* with the random inputs of a step; all threads call it.
-      update: ``update(step, held)`` makes a `BlockStep`, of all neurons of the block, writes their spikes, and
-        returns *held* after it.
+      update: ``update(step, held)`` advances all neurons of the block by a `BlockStep`, announces their spikes, and
+        returns the next *held*.
       store: ``store(block, states, held)`` writes the states that are in registers.
     """
 
@@ -112,7 +114,10 @@ class Neurons(NamedTuple):
 
 
 def _of_each(count: int, function: Any) -> Any:
-    """Return ``of_each(given, i, parts)``, the tuple of ``function(given, i, part)`` for a thread's *count* neurons."""
+    """Return a device function ``of_each(given, i, parts)`` that calls *function* for *count* neurons of a thread.
+
+    The first neuron is *i*. The result is a tuple of ``function(given, i, part)`` for each neuron and its part.
+    """
     if count == 0:
         return cuda.jit(device=True, forceinline=True)(lambda given, i, parts: ())
     rest = _of_each(count - 1, function)
@@ -140,7 +145,7 @@ def _transposing(count: int) -> Any:
 
 @cuda.jit(device=True, forceinline=True)
 def _exchange(one, other, distance):
-    """Exchange *other* with *one* of the lane at this distance, 1 or 2."""
+    """Exchange *other* of the lower with *one* of the upper of two lanes at this distance, 1 or 2."""
     is_upper = cuda.threadIdx.x & distance != 0
     got = cuda.shfl_xor_sync(ALL, one if is_upper else other, distance)
     return (got, other) if is_upper else (one, got)
@@ -148,7 +153,7 @@ def _exchange(one, other, distance):
 
 @cuda.jit(device=True, forceinline=True)
 def _transposed(words):
-    """Return the words with this lane's number of four lanes, which have four words each."""
+    """Transpose the four words of four lanes: return word ``lane & 3`` of each of these lanes."""
     a, b, c, d = words
     a, b = _exchange(a, b, 1)
     c, d = _exchange(c, d, 1)
@@ -171,22 +176,23 @@ def neurons(functions: Functions, receptors: int, announce: Any, *, at_once: int
     """Return the device functions for the neurons of a population.
 
     Args:
-      functions: those of the population.
-      receptors: their number.
-      announce: ``announce(step, number, i, segment)`` announces the spike of neuron *i*, with its number among those
-        of the block. *segment* is the neuron's first entry and the number of its entries, as uint32, if its state is in
-        a register: reading them takes longer than the rest for neurons whose states are in memory.
-      at_once: the neurons that a thread loads, or draws random inputs for, at once.
-      in_registers: True if these are all neurons of a thread, and their states are in registers; False: in memory.
+      functions: the `Functions` of the population.
+      receptors: the number of receptors.
+      announce: ``announce(step, number, i, segment)`` announces the spike of neuron *i*; *number* is that of the spike
+        among the block's. *segment* is the neuron's first entry (stored synapse) and the number of its entries, uint32.
+        Both are 0 if states are in memory: reading them would then take longer than the rest.
+      at_once: the number of neurons that a thread loads at once, or for which it draws random inputs at once.
+      in_registers: True if these are all neurons of a thread, with states in registers; False for states in memory.
     """
     advance = _advance(functions, receptors, announce)
     return (_in_registers if in_registers else _in_memory)(functions, advance, at_once)
 
 
 class _Advance(NamedTuple):
-    """Device functions for a step of neuron *i*: ``arrived(step, i)``, and ``advance(step, i, state, ...)``.
+    """Device functions for a step of neuron *i*.
 
-    The second announces a spike and returns the next state. All loads of several neurons come first.
+    ``arrived(step, i)`` loads the sums that arrive. ``advance(step, i, state, ...)`` announces a spike, if the neuron
+    fires, and returns the next state. A thread loads for several neurons before it advances any of them.
     """
 
     arrived: Any
@@ -278,9 +284,9 @@ def _in_memory(functions: Functions, advance: _Advance, count: int) -> Neurons:
 
 
 def _in_registers(functions: Functions, advance: _Advance, count: int) -> Neurons:
-    """Return the functions for *count* neurons of a thread whose states, parameters and random inputs are in registers.
+    """Return the functions for *count* neurons of a thread, with states, parameters and random inputs in registers.
 
-    Threads without a neuron draw random inputs as well: their lanes may have words of other neurons.
+    Threads without a neuron draw random inputs as well, as they compute words that other lanes need.
     """
     load_state, store_state, parameters_of = functions.load, functions.store, functions.parameters
     prepare = functions.prepare
@@ -291,7 +297,7 @@ def _in_registers(functions: Functions, advance: _Advance, count: int) -> Neuron
 
     @cuda.jit(device=True, forceinline=True)
     def within(block, i):
-        return min(max(i, block.first), block.stop - 1)  # a thread without a neuron reads those of another
+        return min(max(i, block.first), block.stop - 1)  # a thread without a neuron reads the values of another neuron
 
     @cuda.jit(device=True, forceinline=True)
     def open_one(given, i, place):

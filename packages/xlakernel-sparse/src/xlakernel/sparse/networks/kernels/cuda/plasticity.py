@@ -1,7 +1,8 @@
-"""Plastic projections on a GPU.
+"""Plastic projections, with weights that a rule changes, on a GPU.
 
-A synapse belongs to the block of its target, and each block has traces of its own of all sources, so that no two blocks
-write the same number. The records of spikes are kept for as many steps as the longest delay.
+A synapse belongs to the block of its target. Each block has its own copy of the traces (decaying sums over earlier
+spikes) of all sources, so that no two blocks write the same number. The records of spikes (see `spikes`) are kept for
+at least as many steps as the longest delay.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from .delivery import collect_round, delivery, first_cursor, lay_out, segment_an
 from .spikes import spike_of
 from .traces import age_of, close_past, factors_of, open_past, places_of, refer, row_of, set_factors, shared_arrays
 
-#: Incoming synapses that a thread changes together.
+#: The number of incoming synapses for which a thread has loads under way at once.
 _TOGETHER = 8
 
 
@@ -28,15 +29,15 @@ class Stages(NamedTuple):
 
     Attributes:
       shared: ``shared()`` returns the shared arrays *before* and *factors* of `Learning`.
-      row: ``row(learning, records, t)`` returns the row of the records of step *t* of a run, and its stamp.
+      row: ``row(learning, records, t)`` returns the row of the records for step *t* of a run, and this step's stamp.
       open: ``open(learning, past, form, block, found, outs)`` fills traces and the records of earlier steps.
-      prepare: ``prepare(learning, t, step)`` prepares the next step.
+      prepare: ``prepare(learning, t, step)`` computes the factors of traces in step *t* of a run.
       arrive: ``arrive(learning, form, block, moment, cursor, turn, ring, ins, outs, scratch)`` delivers spikes, and
-        returns the next *turn*, see `collect_round`; *cursor* is the one for the spikes that are delivered to static
-        projections.
+        returns the next *turn*, see `collect_round`. *cursor* is at the spikes that static projections (those without
+        a rule) deliver in this step.
       depart: ``depart(learning, form, block, moment, found, outs)`` changes the incoming synapses of the neurons that
-        fired; *found* is their number.
-      close: ``close(learning, past, form, block, steps, outs)`` writes traces and spikes.
+        fired; *found* is the number of these neurons.
+      close: ``close(learning, past, form, block, steps, outs)`` writes traces, and the spikes of the last steps.
     """
 
     shared: Any
@@ -51,7 +52,7 @@ class Stages(NamedTuple):
 def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, wide: bool) -> Any:
     """Return the function *arrive* of one projection; see `Stages`.
 
-    If *is_joined*, its spikes are delivered to the static projections as well.
+    If *is_joined*, the function delivers the same spikes by the static projections, too.
     """
     parameters, on_pre, _, _ = rule
     static = delivery(wide)
@@ -59,7 +60,7 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
 
     @cuda.jit(device=True, forceinline=True)
     def read(learning, post, number, count, scratch):
-        # All loads of a synapse: several are under way at once.
+        # All loads of a synapse, so that those of two synapses are under way at once.
         segment, entry = segment_and_entry(number, count, scratch)
         target, place = load(learning.entries, 2 * entry), load(learning.entries, 2 * entry + 1)
         other = np.uint64(post + target)
@@ -76,7 +77,7 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
             age_of(last, step), p, minimum, maximum,
         )  # fmt: skip
         learning.weights[np.uint64(place)] = weight
-        # The conversion rounds to the nearest integer, and NaN to 0.
+        # The conversion rounds to the nearest integer; NaN becomes 0.
         cuda.atomic.add(ring, np.uint64(row + target), cuda.libdevice.float2int_rn(weight * units))
 
     @cuda.jit(device=True, forceinline=True)
@@ -133,7 +134,7 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
                 if is_joined:
                     cuda.syncthreads()
                     add_static(form, moment.behind, static_low, static_length, count, ins.entries, ring, scratch)
-            # The shared arrays are read before they are written in the next round or step.
+            # This barrier completes the sums, and keeps the shared arrays until all threads have read them.
             cuda.syncthreads()
             if not more:
                 return turn
@@ -142,9 +143,10 @@ def _arrival(projection: int, rule: RuleFunctions, is_joined: bool, ahead: int, 
 
 
 def _visit(on_post: Any, count: int) -> Any:
-    """Return a function that changes *count* synapses, each as many places behind the last one as there are threads.
+    """Return a function that changes *count* synapses; the distance between two is the number of threads.
 
-    Each reads its numbers, then calls the function of the next, and then writes: all loads are under way at once.
+    The function loads the values of one synapse, calls the function for the other synapses, and then writes the weight.
+    So all loads come before the first write, and are under way at once.
     """
 
     @cuda.jit(device=True, forceinline=True)
@@ -196,7 +198,7 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
                 while synapse < stop:
                     visit(learning, base + at.pre, synapse, stop, factor, step, trace, age, p, minimum, maximum)
                     synapse += _TOGETHER * threads
-        # All threads have read the traces of the targets.
+        # This barrier lets all threads read the traces of the targets above before they are changed below.
         cuda.syncthreads()
         spike = np.int64(thread)
         while spike < found:
@@ -206,7 +208,7 @@ def _departure(number: int, rule: RuleFunctions) -> Any:
                 learning.traces[own] += growth
                 learning.last[own] = step
             spike += threads
-        # The traces are complete before those of the next step.
+        # This barrier completes the changes before other threads read these traces in the next step.
         cuda.syncthreads()
 
     return depart
@@ -235,7 +237,7 @@ def _in_turn(rules: tuple[RuleFunctions, ...], joined: int | None, ahead: int, w
 
 
 def _nothing() -> Stages:
-    """Return the functions of a network without plastic projections, which has records of two steps."""
+    """Return the functions for a network without plastic projections; its records are those of two steps."""
 
     @cuda.jit(device=True, inline="always")
     def shared():

@@ -1,11 +1,11 @@
 """A run whose blocks of threads add the entries of their own spikes to sums in memory that all blocks share.
 
-It is for networks in which a source has few entries in a block: in `simulation`, each block looks up a segment of each
-spike, and most segments would be empty. Here a step has a barrier between blocks instead, behind which all entries of
-the step are added. There is one row of sums more for each receptor, as a block may add entries of a step while another
-has not read its sums of this step yet.
+This run is for networks in which a source has few entries in a block. In `simulation`, each block looks up a segment
+of each spike, and most segments of such a network would be empty. Here, blocks instead meet at a barrier once in each
+step, after they have added all entries of the step. Before the barrier, a block may add entries while another has not
+read its sums of the same step; therefore there is one more row of sums for each receptor.
 
-A block keeps the segments of its spikes in shared memory, and its warps share them out.
+A block keeps the segments of its spikes in shared memory, and divides them among its warps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .spikes import recording
 
 @cuda.jit(device=True, forceinline=True)
 def _reach(barrier):
-    """Count this block at the *barrier*; all threads call it. What they wrote is seen behind `_wait` by all blocks."""
+    """Count this block at the *barrier*; all threads call it. After `_wait`, all blocks see what the threads wrote."""
     cuda.syncthreads()
     if cuda.threadIdx.x == 0:
         add_released(barrier, 0, 1)
@@ -35,7 +35,7 @@ def _reach(barrier):
 def _wait(barrier, times):
     """Wait until all blocks have reached the *barrier* this many times; all threads call it."""
     if cuda.threadIdx.x == 0:
-        # Of 32 bits, which wrap.
+        # Both counts wrap in 32 bits; the sign of their difference is right nevertheless.
         wanted = np.int32(np.uint32(times) * np.uint32(cuda.gridDim.x))
         while np.int32(load_acquired(barrier, 0) - wanted) < 0:
             pass
@@ -55,7 +55,7 @@ def _scattering(wide: bool) -> Any:
     def scatter(form, block, head, count, sums, ins, outs, scratch):
         _, begins, lengths, _, _ = scratch
         warp, warps = cuda.threadIdx.x >> 5, cuda.blockDim.x >> 5
-        # If there are fewer spikes than warps, a power of two of them has a spike; divisions would take longer.
+        # If there are fewer spikes than warps, several warps share a spike: a power of two, as divisions take longer.
         shift = 0
         while count << (shift + 1) <= warps and count > 0:
             shift += 1
@@ -131,7 +131,7 @@ def block_run(functions: Functions, receptors: int, wide: bool, held: tuple[int,
             scatter(form, block, head, count, sums, ins, outs, scratch)
             _reach(barrier)
             if thread == 0:
-                found[1 - parity] = 0  # all threads have read that of the last step
+                found[1 - parity] = 0  # not read after `_reach`; the next step counts in it after `_wait`
             record(form, block, moment, count, ins.groups, outs)
             recorded = record_states(form, block, step, recorded, store, held_neurons, ins, outs)
             step += 1

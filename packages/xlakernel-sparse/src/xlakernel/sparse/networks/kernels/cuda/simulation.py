@@ -1,24 +1,28 @@
 """A run of a network on a GPU: all steps in one cooperative launch.
 
-A block of threads owns a block of neurons. Their states stay in registers (see `neurons`) and their sums in shared
-memory, if they fit.
-In each step the block reads the spikes of the last step of all blocks, adds their entries to its own sums, updates its
-neurons, and writes its own spikes. No two blocks add to the same sum.
+A block of threads owns a block of neurons. If they fit, the neurons' states stay in registers (see `neurons`), and
+their sums of arriving weights in shared memory. In each step, a block reads the spikes of all blocks in the previous
+step, adds the entries (stored synapses) of these spikes to its own sums, updates its neurons, and writes its spikes. No
+two blocks add to the same sum.
 
-Spikes are in records, one for each block: their number, and the first few neurons; further neurons are in a list. Each
-word is written together with the number of its step, and readers wait for this number. A barrier between blocks would
-take longer: it is a fence, an atomic addition, and the reading of its result, one after the other. Where most segments
-would be empty, blocks meet at a barrier nonetheless; see `scattering`.
+Each block has a record of its spikes in a step: their number, and the first few neurons; further neurons are in a list.
+Each of these words is written together with a stamp, which says in which step it was written, and readers wait for this
+stamp. A barrier between blocks would take longer: a fence, an atomic addition, and the reading of its result, one after
+the other. If most segments (the entries of a source in a block) would be empty, blocks do meet at a barrier; see
+`scattering`.
 
-With plastic projections, spikes are added as many steps later as the shortest delay allows (*ahead* of a `Layout`): a
-block that is slow in one step then holds up no other. Their records are loaded a step before they are used.
+With plastic projections, whose weights a rule changes, spikes are added *ahead* steps after they were written, as many
+as the shortest delay allows (see `Layout`). A block that is slow in one step then does not hold up the others. The
+records are loaded a step before the spikes are added.
 
-A block that writes the words of a step has read all words of *ahead* steps before. So those of a step, which are read
-until *ahead* steps later or until the longest delay of plastic projections, are overwritten *ahead* steps after that.
+No barrier is needed before a record's memory is used again. When a block writes the words of a step, it has read all
+words of the step *ahead* steps earlier, and so all blocks have finished their reads in that earlier step. The words of
+a step are read up to *ahead* steps later, or up to the longest delay of plastic projections; they are overwritten
+*ahead* steps after that, or later.
 
-A block collects the spikes of all records in a list in shared memory. Their entries lie in segments of several lengths;
-a prefix sum lays them end to end, and a thread finds its entry by bisection, so that all loads of a round are under way
-at once. More spikes than threads take several rounds.
+A block collects the spikes of all records in a list in shared memory. Their entries lie in segments of several lengths.
+A prefix sum lays these segments end to end, and a thread finds its entry by bisection, so that all loads of a round are
+under way at once. More spikes than threads take several rounds.
 """
 
 from __future__ import annotations
@@ -53,7 +57,7 @@ def _block_run(
 ) -> Any:
     """Return a device function that makes all steps of a block; see `neurons` and `simulation` for the arguments."""
     at_once, in_registers = held
-    record = recording(spike_of, 32)  # the first warp writes their number
+    record = recording(spike_of, 32)  # the first warp writes the number of spikes
     open_neurons, draw, update, store = neurons(
         functions, receptors, announcing(wide), at_once=at_once, in_registers=in_registers
     )
@@ -79,7 +83,7 @@ def _block_run(
         row, _ = row_of(learning, outs.records, -ahead)
         cursor = first_cursor(form, outs.records[row])
         for t in range(steps + ahead):
-            # Before the spikes of the other blocks are waited for.
+            # Random inputs are drawn while spikes of other blocks are on their way.
             held = draw(block, held, t, step)
             row, stamp = row_of(learning, outs.records, t)
             before, stamp_before = row_of(learning, outs.records, t - ahead)
@@ -108,11 +112,11 @@ def _block_run(
             cuda.syncthreads()
             if thread == 0:
                 write_count(form, block, outs, row, stamp, found[parity])
-                found[1 - parity] = 0  # all threads have read that of the last step
+                found[1 - parity] = 0  # not read after the barrier; the next step counts in it
             record(form, block, moment, found[parity], ins.groups, outs)
             depart(learning, form, block, moment, found[parity], outs)
             recorded = record_states(form, block, step, recorded, store, held, ins, outs)
-            # The threads meet in the next step.
+            # No barrier: the delivery in the next step has one.
             head += receptors
             if head >= form.rows:
                 head = 0
@@ -159,17 +163,17 @@ def simulation(
     """Return the kernel of a run; see `kernels.numba.simulation.simulation` for the first parameters.
 
     Args:
-      functions: those of the populations.
-      receptors: their number.
+      functions: the `Functions` of the populations.
+      receptors: the number of receptors.
       ahead: that of the `Layout`.
-      joined: the number of a rule whose projection has this delay: its spikes and those of the static projections are
-        collected together.
+      joined: the number of a rule whose projection has the delay *ahead*, or None. The spikes for this projection and
+        for static projections (those without a rule) are the same, and are collected once.
       wide: that of the `Layout`.
-      scattered: likewise.
-      threads: those of a block, by which the registers of a thread are limited.
+      scattered: that of the `Layout`.
+      threads: the number of threads of a block, which limits the registers of a thread.
       held: *at_once* and *in_registers* of `neurons`.
       in_shared: True if the sums of a block are in shared memory.
-      batched: True if each array has one more dimension, the batch along the grid's second axis. It costs registers.
+      batched: True if each array has one more dimension, the batch along the grid's second axis. This costs registers.
       rules: the functions of the plastic projections' rules.
     """
     plastic = stages(rules, joined, ahead, wide)
@@ -240,19 +244,20 @@ def simulation(
         given, changed = of(weights, net), of(next_weights, net)
         for k in range(block * cuda.blockDim.x + cuda.threadIdx.x, given.size, cuda.gridDim.x * cuda.blockDim.x):
             changed[k] = given[k]
-        # This barrier makes the launch cooperative: blocks wait for each other, and so all must be resident.
+        # This barrier completes the copies of the weights. It also makes the launch cooperative: blocks wait for each
+        # other, and so all must be resident.
         cuda.cg.this_grid().sync()
         population_of = of(owners, net)
         rows = of(pending, net).shape[0] + further
         form = Form(population_of.size, rows, width, target_bits, row_bits, slots, every)
         ring = sums_of(of(memory, net), block, form.rows * form.width)
-        # Numba gives shared arrays of several device functions the same names, so that all of them are made here.
+        # All shared arrays are made here, as Numba gives those of several device functions the same names.
         scratch = (
             cuda.shared.array(32, numba.int32),  # the sums of warps
             cuda.shared.array(THREADS, numba.int32),  # spikes, and then the ends of their segments
-            cuda.shared.array(THREADS, numba.int32),  # the first entries of segments, less the entries before them
-            cuda.shared.array(4, numba.int32),  # the collected spikes, and 1 if some are left, in two rounds
-            cuda.shared.array(2, numba.int32),  # the spikes of the block in two steps
+            cuda.shared.array(THREADS, numba.int32),  # the first entries of segments, minus the entries before them
+            cuda.shared.array(4, numba.int32),  # for two rounds: the number of collected spikes, and 1 if some are left
+            cuda.shared.array(2, numba.int32),  # for two steps: the number of the block's spikes
         )
         ins = Inputs(
             of(starts, net),

@@ -1,6 +1,7 @@
 """Spikes of a block in a step: their number and the first few in its record, and the others in its list.
 
-Each word follows the number of its step, the stamp, for which its readers wait.
+Each word, the number or a spike's neuron, is stored together with a stamp, which says in which step it was written.
+Readers wait for this stamp.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from ....kernels.cuda.device.memory import prefetch, store_stamped
 
 
 def announcing(wide: bool) -> Any:
-    """Return ``announce(step, number, i, segment)``, see `neurons`, which writes a spike for the other blocks.
+    """Return the function ``announce(step, number, i, segment)`` of `neurons` that writes a spike for other blocks.
 
-    The entries of the segment are loaded into L2 while the spike is on its way to the other blocks.
+    The function starts to load the segment's entries into L2, while the spike is on its way to the other blocks.
     """
     words = 2 if wide else 1
 
@@ -41,7 +42,7 @@ def write_spike(form, block, outs, row, stamp, number, neuron):
 
 @cuda.jit(device=True, forceinline=True)
 def write_count(form, block, outs, row, stamp, count):
-    """Write the number of a block's spikes, after all of them."""
+    """Write the number of a block's spikes, which is known after all of them are written."""
     store_stamped(outs.records[row], block.number * form.slots, stamp, count)
 
 
@@ -54,11 +55,11 @@ def spike_of(form, block, outs, row, number):
 
 
 def recording(spike_of: Any, first: int) -> Any:
-    """Return ``record(form, block, moment, found, groups, outs)``, which records the *found* spikes of a block.
+    """Return a function ``record(form, block, moment, found, groups, outs)`` that records a block's *found* spikes.
 
     Args:
-      spike_of: returns the neuron of one of them, with the arguments of `spike_of`.
-      first: the first thread that records; all threads may call the function.
+      spike_of: a function with the arguments of `spike_of` that returns the neuron of a spike.
+      first: the first thread that records; all threads may call ``record``.
     """
 
     @cuda.jit(device=True, forceinline=True)

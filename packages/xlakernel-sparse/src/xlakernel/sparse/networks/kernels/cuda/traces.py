@@ -1,4 +1,8 @@
-"""Arrays of plastic projections on a GPU, and the traces of spikes in them: before, during and after a run."""
+"""Arrays of plastic projections on a GPU, and the traces of spikes in these arrays.
+
+A projection is plastic if a rule changes its weights. A trace is a sum over a neuron's earlier spikes that decays
+exponentially. It is stored without its decay since the last step that is a multiple of its period, see `model.rules`.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +24,13 @@ class Learning(NamedTuple):
 
     Attributes:
       table, starts, entries, incoming_starts, incoming, numbers, words, shared: those of `run_inputs`.
-      weights: those that the run changes.
-      traces, last: those of all projections, for each block.
-      before: for each thread, trace and age of the source of its spike, in shared memory.
-      factors: for the traces of sources and of targets of each projection in two steps in turn, in shared memory: the
-        steps since the last multiple of the traces' period, the decay since then, and its inverse.
+      weights: the weights that the run changes.
+      traces, last: for each block, a copy of all traces, and the steps of the last spikes.
+      before: for each thread, the trace and age of its spike's source before this spike, in shared memory.
+      factors: in shared memory, for two steps in turn and the traces of sources and of targets of each projection: the
+        steps since the last multiple of the period, the decay since then, and the inverse of this decay.
       stride: the number of traces of a block.
-      depth: the steps of which spikes are on their way, the longest delay.
+      depth: the number of steps whose spikes may be on their way, the longest delay of a plastic projection.
     """
 
     table: Any
@@ -60,7 +64,7 @@ class PastArrays(NamedTuple):
 @cuda.jit(device=True, forceinline=True)
 def places_of(table, number):
     """Return the `Places` of a projection."""
-    # Numba makes named tuples from scalars only.
+    # Numba builds a named tuple only from a call that lists its fields.
     return Places(
         np.int64(table[number, 0]), np.int64(table[number, 1]), np.int64(table[number, 2]), np.int64(table[number, 3]),
         np.int64(table[number, 4]), np.int64(table[number, 5]), np.int64(table[number, 6]), np.int64(table[number, 7]),
@@ -89,13 +93,13 @@ def exp(value):
 
 @cuda.jit(device=True, forceinline=True)
 def row_of(learning, records, t):
-    """Return the row of the records of step *t* of a run, and its stamp."""
+    """Return the row of the records for step *t* of a run, and the stamp of this step, see `spikes`."""
     return (t + learning.depth) & (records.shape[0] - 1), t + learning.depth + 1
 
 
 @cuda.jit(device=True, forceinline=True)
 def set_factors(learning, t, step):
-    """Set the factors of step *t* of a run, by the last warp, which has the fewest neurons; all threads call it."""
+    """Set the factors of step *t* of a run; all threads call it. The last warp acts, as it has the fewest neurons."""
     number, at = cuda.threadIdx.x - cuda.blockDim.x + 32, t & 1
     while 0 <= number < 2 * learning.numbers.shape[0]:
         projection, side = number >> 1, number & 1
@@ -109,7 +113,7 @@ def set_factors(learning, t, step):
 
 @cuda.jit(device=True, forceinline=True)
 def factors_of(learning, projection, side, t):
-    """Return the factors of step *t*, for the traces of sources, *side* 0, or of targets, 1."""
+    """Return the factors of step *t* for the traces of sources (*side* is 0) or of targets (*side* is 1)."""
     at = t & 1
     return (
         learning.factors[at, projection, side, 0],
@@ -120,7 +124,7 @@ def factors_of(learning, projection, side, t):
 
 @cuda.jit(device=True, forceinline=True)
 def refer(traces, first, count, tau, since):
-    """Refer stored traces to this step, if it is a multiple of their period; all threads call it."""
+    """Multiply stored traces by the decay of a period if *since* is 0; all threads call it."""
     if since == np.float32(0):
         factor = exp(-np.float32(period_of(tau)) / tau)
         for i in range(first + cuda.threadIdx.x, first + count, cuda.blockDim.x):
@@ -154,7 +158,10 @@ def open_past(learning, past, form, block, found, outs):
 
 @cuda.jit(device=True, forceinline=True)
 def close_past(learning, past, form, block, steps, outs):
-    """Write the traces of a block, and its spikes in the last steps; all threads call it."""
+    """Write the traces of a block, and its spikes in the last steps; all threads call it.
+
+    Block 0 writes the traces of all sources.
+    """
     thread, threads = cuda.threadIdx.x, cuda.blockDim.x
     base = block.number * past.next_last.shape[0]
     for number in range(learning.table.shape[0]):
@@ -171,7 +178,7 @@ def close_past(learning, past, form, block, steps, outs):
 
 
 def shared_size(projections: int) -> int:
-    """Return the bytes of the shared arrays of so many plastic projections."""
+    """Return the bytes of the shared arrays for this number of plastic projections."""
     return 8 * THREADS + 48 * projections if projections else 0
 
 

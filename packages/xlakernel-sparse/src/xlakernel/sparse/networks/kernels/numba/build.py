@@ -45,5 +45,5 @@ def _fill(
 
 
 def sort(outs: Sequence[Any], *, layout: Layout, ranges: Sequence[tuple[int, int]]) -> Callable[..., Any]:
-    """Return ``f(places, words, indices, indptr, ...)``: the starts and the entries; see `sort_entries`."""
+    """Return a function ``f(places, words, indices, indptr, ...)`` that returns the results of `sort_entries`."""
     return counting_sort(numba_kernel, (_count, _fill), outs, layout=layout, ranges=ranges)

@@ -1,7 +1,8 @@
-"""Plastic projections on the CPU.
+"""Plastic projections, with weights that a rule changes, on the CPU.
 
-A synapse belongs to the block of its target. The traces of all sources are updated before the blocks, and those of
-targets by their own block, so that no two threads write the same number.
+A synapse belongs to the block of its target. A trace is a decaying sum over a neuron's earlier spikes. One thread
+updates the traces of all sources before blocks are computed, and each block updates the traces of its own targets. So
+no two threads write the same number.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ...model.fields import KEPT
 from ...model.plastic_projections import Places
 from ...model.rules import FORGOTTEN, LONGEST_PERIOD, PERIOD, RuleFunctions
 
-#: Synapses from the one that is changed to the one that is prefetched.
+#: The distance, in synapses, from the weight that is changed to the weight that is prefetched.
 _AHEAD = np.uint64(16)
 
 
@@ -27,12 +28,13 @@ class Learning(NamedTuple):
     Attributes:
       table: places of the projections' arrays.
       starts, entries, incoming_starts, incoming, numbers, words, shared: those of `run_inputs`.
-      weights, traces, last: those that a run changes.
-      ring, ring_counts: the spikes of the last steps.
-      arriving, before: for each spike that arrives in this step, its source, and trace and age without it; the spikes
-        of a projection are where the traces of its sources are.
-      counts: the arriving spikes of each projection.
-      factors: for each projection, the factors of its sources' and targets' traces, and what a spike of a target adds.
+      weights, traces, last: the weights, traces and steps of last spikes that a run changes.
+      ring, ring_counts: the spikes of the last steps, and their number in each step.
+      arriving, before: for each spike that arrives in this step, its source, and the source's trace and age before this
+        spike. The spikes of a projection begin at the place of its sources' traces.
+      counts: the number of arriving spikes of each projection.
+      factors: for each projection, the factors from stored traces to traces, of its sources and of its targets, and
+        what a spike of a target adds to a stored trace.
     """
 
     table: Any
@@ -55,11 +57,11 @@ class Learning(NamedTuple):
 
 
 class Stages(NamedTuple):
-    """Functions of all plastic projections: those of each step, in this order, and the check after the last one.
+    """Functions of all plastic projections: three that each step calls in this order, and a check after the last step.
 
-    ``begin(learning, step)`` updates the traces of sources, ``arrive(learning, form, block, first, t, sums, at,
-    scales)`` delivers spikes to a block, ``depart(learning, first, found, listed, t, step)`` changes the incoming
-    synapses of the neurons that fired, and ``check(learning)`` raises an error if a weight is NaN.
+    ``begin(learning, step)`` updates the traces of sources. ``arrive(learning, form, block, first, t, step, sums, at,
+    scales)`` delivers spikes to a block. ``depart(learning, first, found, listed, t, step)`` changes the incoming
+    synapses of the neurons that fired. ``check(learning)`` raises an error if a weight is NaN.
     """
 
     begin: Any
@@ -91,7 +93,7 @@ def _age(last, step):
 
 @njit
 def _begin_traces(traces, first, count, tau, step):
-    """Refer stored traces to this step, if it is a multiple of their period."""
+    """Multiply stored traces by the decay of a period if this step is a multiple of the period."""
     elapsed, period = _phase(tau, step)
     if elapsed == 0:
         factor = np.float32(np.exp(-period / tau))
@@ -150,7 +152,7 @@ def _projection(number: int, rule: RuleFunctions) -> tuple[Any, Any]:
                     weights[place], trace, age, traces[other] * factor, _age(last[other], step), p, minimum, maximum
                 )
                 weights[place] = weight
-                # A comparison with itself is False for NaN.
+                # NaN is not equal to itself, and adds 0.
                 sums[np.uint64(row + target)] += np.int32(np.rint(weight * units)) if weight == weight else np.int32(0)
 
     @njit
@@ -277,7 +279,7 @@ def read_fired(fired, ring, ring_counts, step):
 
 @njit
 def write_fired(fired, ring, ring_counts, step):
-    """Write the spikes of the steps before *step*, row 0 those of the last one."""
+    """Write the spikes of the steps before *step* into *fired*; row 0 is the latest step."""
     for ago in range(fired.shape[0]):
         row = (step - 1 - ago) % ring.shape[0]
         for i in range(fired.shape[1]):

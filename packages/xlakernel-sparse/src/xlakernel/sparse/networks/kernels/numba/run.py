@@ -1,4 +1,4 @@
-"""The generator of a run on the CPU."""
+"""The function that makes a run on the CPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(
     every: int,
     is_random: bool,
 ) -> Callable[..., Any]:
-    """Return the function of a run, whose inputs and results are the parameters of the kernel in `simulation`."""
+    """Return a function that makes a run; its inputs and results are the parameters of the kernel in `simulation`."""
     functions = tuple(functions_of(part, layout.receptors, is_random) for part in parts)
     sources = max(part.inputs.random for part in parts)
     rules = tuple((one.number, one.functions) for one in plastic)

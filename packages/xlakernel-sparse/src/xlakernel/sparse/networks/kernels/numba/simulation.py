@@ -1,8 +1,8 @@
 """A run of a network on the CPU: all steps in one call.
 
-The neurons are divided into blocks, and each thread delivers the spikes of the last step to its own blocks. No two
-threads add to the same sum, and a step has one barrier, the end of a parallel loop. Entries that are scattered, for a
-GPU, are added before this loop.
+The neurons are divided into blocks, and each thread delivers the spikes of the previous step to its own blocks. No two
+threads add to the same sum. A step has one barrier, the end of a parallel loop. If the entries (synapses) of a source
+are in one segment (see `Layout`), one thread adds those of all spikes before this loop.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ...model.rules import RuleFunctions
 from ...random.generator import Generator
 from .plasticity import Learning, note_spikes, read_fired, stages, write_fired
 
-#: Neurons of a thread below which another thread costs more time than it saves.
+#: The fewest neurons of a thread: with fewer, another thread costs more time than it saves.
 _NEURONS_OF_A_THREAD = 8_000
-#: Spikes from the one whose entries are added to the one whose entries are prefetched.
+#: The distance, in spikes, from the entries that are added to the entries that are prefetched.
 _SPIKES_AHEAD = 6
-#: Words in a cache line.
+#: Words of 32 bits in a cache line.
 _LINE = 16
 
 
 def _block_update(functions: Functions, receptors: int) -> Any:
     """Return a function that makes one step of the neurons of a block, and clears the sums that it read.
 
-    *arrays* are the scales, the words of state, parameters, shared parameters, and of the inputs in each step; *drawn*
-    has room for the random inputs.
+    *arrays* are the scales; the words of state, parameters and shared parameters; and the words of inputs and shared
+    inputs in each step. *drawn* has room for the random inputs.
     """
     load, store, parameters_of, inputs_of, arrived_of, update = functions[:6]
     fill, read = functions.fill, functions.read
@@ -89,9 +89,9 @@ class _Form(NamedTuple):
 
 @functools.cache
 def _delivery(wide: bool) -> Any:
-    """Return a function that adds the entries of spikes to the sums of a block; *head* is the row of the next step.
+    """Return a function that adds the entries of spikes to a block's sums; *head* is the row of the following step.
 
-    Entries of later spikes are prefetched, behind the last spike those of the first ones in the next block.
+    It prefetches the entries of later spikes and, at the last spikes, those of the first spikes in the next block.
     """
     words = 2 if wide else 1
 
@@ -135,10 +135,10 @@ def simulation(
 ) -> Any:
     """Return the kernel of a run.
 
-    *functions* are those of the populations, *sources* the most random inputs of one, *wide* that of the `Layout`, and
-    *rules* the plastic projections, each as its number in the network and its rule's functions.
+    *functions* are the `Functions` of the populations, *sources* is the most random inputs of a population, and *wide*
+    is that of the `Layout`. *rules* has each plastic projection's number in the network, and its rule's functions.
 
-    A network's other numbers are scalars, so that networks of the same functions share one compiled kernel.
+    The kernel gets other numbers as scalars, so that networks with the same functions share one compiled kernel.
     """
     update = _choose(tuple(_block_update(each, receptors) for each in functions))
     deliver = _delivery(wide)
@@ -180,7 +180,7 @@ def simulation(
         found[block] = number
         depart(learning, first, number, listed, t, np.int64(step))
 
-    # Functions of neurons without an error model of their own take over this one: divisions are as on GPUs and in JAX.
+    # A neuron's function without an error model of its own gets this one: divisions are as on GPUs and in JAX.
     @njit(parallel=True, error_model="numpy", cache=is_cached)
     def simulate(
         starts,
@@ -231,7 +231,7 @@ def simulation(
         blocks, rows, size, steps = owners.size, pending.shape[0], state.shape[1], series.shape[0]
         threads = max(1, min(blocks, size // _NEURONS_OF_A_THREAD, thread_count()))
         sums = pending.ravel().copy()
-        # Blocks do not begin at multiples of 4, but the neurons that share random words do.
+        # A block may begin and end within a group of four neurons that share random words: there is room for the rest.
         drawn = np.empty((blocks, sources, width + 6), np.int32)
         fired = np.zeros(size, np.uint8)
         listed, spikes = np.empty(size, np.int32), np.empty(size, np.int32)
@@ -254,7 +254,7 @@ def simulation(
             np.empty((2, last.size), np.float32), np.zeros(table.shape[0], np.int64),
             np.empty((table.shape[0], 3), np.float32),
         )  # fmt: skip
-        # Of fixed types: for each literal that a loop changes, Numba would compile the functions once more.
+        # The types are fixed: Numba would compile the functions once more for each literal that a loop changes.
         count, total, head, recorded = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
         for t in range(steps):
             step = np.uint32(first_step[0] + t)
