@@ -66,7 +66,7 @@ def test_a_cooperative_grid_that_does_not_fit():
 
 def test_a_cooperative_grid_that_does_not_fit_with_its_shared_memory():
     run = numba_cuda_kernel(grid_sync, Struct((1,), jnp.float32), grid=2000, block=32, shared_mem=200 * 1024)
-    with pytest.raises(LaunchError, match=r"2000 blocks, and [1-9]\d* of 32 threads with 204800 bytes"):
+    with pytest.raises(LaunchError, match=r"2000 blocks; only [1-9]\d* fit, with 32 threads and 204800 bytes"):
         run()
     still_works()
 
