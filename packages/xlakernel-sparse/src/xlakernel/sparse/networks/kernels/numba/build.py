@@ -15,7 +15,7 @@ from ...layout import Layout
 from ..counting_sort import counting_sort
 
 
-@njit(parallel=True)
+@njit(parallel=True, cache=True)
 def _count(places, indices, indptr, counts, result, blocks, target_bits, first_source, first_target):
     parts = part_count(indices.size)
     for part in prange(parts):
@@ -25,7 +25,7 @@ def _count(places, indices, indptr, counts, result, blocks, target_bits, first_s
                 result[segment + (places[indices[entry] + first_target] >> target_bits)] += 1
 
 
-@njit(parallel=True)
+@njit(parallel=True, cache=True)
 def _fill(
     places, words, indices, indptr, cursor, entries, next_cursor, next_entries, blocks, target_bits, first_source,
     first_target,
