@@ -454,7 +454,7 @@ def test_a_side_effect_keeps_a_call_with_unused_results():
 
 
 def test_a_function_has_no_derivative():
-    with pytest.raises(DifferentiationError, match="quadruple: a kernel has no derivative"):
+    with pytest.raises(DifferentiationError, match=r"quadruple: a kernel has no derivative.*wrap .* in jax.custom_jvp"):
         jax.grad(lambda x: jax_callable(quadruple)(x)[0].sum())(X)
 
 

@@ -50,6 +50,10 @@ class WarpFunction(OnBothPlatforms):
     graph_mode: Any
     platform: str = ""
 
+    derivative_advice = (
+        " jax_callable has no options for derivatives: wrap the call in jax.custom_jvp or jax.custom_vjp."
+    )
+
     @property
     def _key(self) -> tuple[Any, ...]:
         return Same(self.function), self.signature, self.graph_mode, self.platform
