@@ -149,6 +149,11 @@ def test_rules_have_the_present_globals(backend, monkeypatch):
             assert end.weights[0].tolist() == [1 + 2 * amount]
 
 
+def test_the_longest_delay_may_be_that_of_a_plastic_projection():
+    network = prescribed(CSR.from_dense(jnp.ones((2, 2), jnp.float32)), 7, rule(depress, potentiate, tau_pre=1.0))
+    assert "longest delay=7" in repr(network)
+
+
 def test_weights_are_data_of_the_matrix():
     # Columns in no order, entries at one place, and padding behind the entries.
     matrix = CSR(

@@ -27,6 +27,7 @@ from .plasticity import (
     build_tables,
     check_parameters,
     check_state,
+    depth_of,
     initial_state,
     run_inputs,
     run_results,
@@ -51,8 +52,8 @@ class Network(ImmutablePytree):
 
     The neurons are divided into blocks, and the synapses are sorted by source and by the target's block. On a GPU, they
     are sorted by source alone if a source has few synapses; the blocks then share their sums. Weights are rounded to
-    integers. A sum of integers does not depend on their order. So a run is the same, bit by bit, for any number of
-    threads and blocks.
+    multiples of a unit (see *weight_bits*) and added as integers, so that a sum does not depend on the order of its
+    terms. So a run is the same, bit by bit, for any number of threads and blocks.
 
     `jax.vmap` maps over networks of one structure, with stacked leaves. Such networks have the same populations,
     *blocks*, *weight_bits*, number of synapses and longest delay. With plastic projections, whose weights change in a
@@ -154,7 +155,7 @@ class Network(ImmutablePytree):
         Raises:
           ArgumentError: if *neurons* is not a named tuple, or not a dictionary with all populations.
           ShapeError: if a shape does not fit the population.
-          DtypeError: if a field has a dtype that is not supported.
+          DtypeError: if a field is not of float32, int32, uint32, bool, float64 or int64.
         """
         spread = {}
         for name, population in self.populations:
@@ -206,7 +207,7 @@ class Network(ImmutablePytree):
         Raises:
           ArgumentError: if an argument is invalid.
           ShapeError: if a shape does not fit the population.
-          DtypeError: if a field has a dtype that is not supported.
+          DtypeError: if a field is not of float32, int32, uint32, bool, float64 or int64.
           CompileError: if Numba cannot compile a population's function or a rule, if the function does not return a
             state and a bool, or if the rule does not return a weight.
           ValueError: if a rule returns NaN with the backend ``"numba"``. With others, the weight is NaN and adds 0.
@@ -309,11 +310,11 @@ class Network(ImmutablePytree):
         return parts
 
     def __repr__(self) -> str:
-        layout = self.layout
+        layout, longest = self.layout, max(self.layout.depth, depth_of(self.plastic))
         return (
             f"Network(neurons={layout.size}, entries={self.entries.size // (2 if layout.wide else 1)}, "
             f"plastic entries={self.tables.entries.size // 2}, "
-            f"receptors={layout.receptors}, longest delay={layout.depth}, blocks={layout.blocks})"
+            f"receptors={layout.receptors}, longest delay={longest}, blocks={layout.blocks})"
         )
 
 

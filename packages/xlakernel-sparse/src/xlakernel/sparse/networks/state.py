@@ -29,17 +29,18 @@ class NetworkState(NamedTuple):
 
     Attributes:
       neurons: the named tuple of the neurons' state, arrays ``(size,)``; with several populations, a dictionary.
-      pending: the sums of weights that arrive in the next steps, in units of *scales*, int32 ``(longest delay *
-        receptors, n)``. Each step has a row for each receptor, in sorted order of the receptors' names.
-      scales: the weight of one unit of each receptor, a dictionary of float32. A run of a network with other weights
-        converts the sums to its units, within 1/256 of the receptor's largest sum. An `ArgumentError` is raised if
-        these units cannot represent the sums, or if the sums of several networks do not fit in int32. In a traced
-        call, the unit and all arrivals of the receptor are NaN instead.
+      pending: the sums of weights that arrive in the next steps, in units of *scales*, int32 ``(depth * receptors,
+        size)``; *depth* is the longest delay of the projections that are not plastic, or 1. Each step has a row for
+        each receptor, in sorted order of the receptors' names.
+      scales: the weight of one unit of each receptor, a dictionary of float32. If a network with other weights runs
+        from this state, *pending* is rounded to that network's units. An `ArgumentError` is raised if this changes a
+        sum by more than 1/256 of the receptor's largest sum, or if int32 may not hold these sums and those that the
+        network adds. In a traced call, the unit and all arrivals of the receptor are NaN instead.
       step: the number of the next step, int32. A run beyond step 2147483647 is an error. In a traced call, the numbers
         of such steps wrap to negative ones, and the steps' spikes and traces may be lost.
-      weights: a tuple with an item for each projection up to the last plastic one: its weights, float32 ``(nnz,)``, in
-        the order of the matrix's entries (``matrix.with_data(state.weights[0])``), or None if it is not plastic. None
-        in place of the tuple if no projection is plastic.
+      weights: a tuple with the weights of each projection up to the last plastic one, float32 ``(nnz,)``, in the order
+        of the matrix's entries (``matrix.with_data(state.weights[0])``), and None for one that is not plastic. If no
+        projection is plastic, None in place of the tuple.
       past: the spikes on their way to plastic synapses, and the traces of plastic projections; None without any.
     """
 

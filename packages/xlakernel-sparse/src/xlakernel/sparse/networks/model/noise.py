@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Poisson(NamedTuple):
-    """A field of the inputs with an integer from a Poisson distribution for each neuron and step.
+    """A field of the inputs: for each neuron and step, an integer from a Poisson distribution.
 
     Several numbers are drawn at once, which is faster than `poisson` in the neuron's function. The mean is the same in
     all steps. For a mean that changes, give the means as an input, and call `poisson` in the function.

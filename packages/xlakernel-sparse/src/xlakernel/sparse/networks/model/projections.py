@@ -22,13 +22,14 @@ class Projection(NamedTuple):
     """Synapses from one range of neurons to another.
 
     Args:
-      matrix: the weights, a matrix of `xlakernel.sparse` of shape ``(sources, targets)``: a spike of the source ``i``
-        adds ``matrix[i, j]`` to the target ``j``. Weights may be real numbers or integers; several entries at one
-        place are separate synapses.
+      matrix: the weights, a `CSR`, `CSC` or `COO` of shape ``(sources, targets)``, with *plasticity* a `CSR`: a spike
+        of the source ``i`` adds ``matrix[i, j]`` to the target ``j``. Weights may be floats or integers; several
+        entries at one place are separate synapses.
       delay: the time from the spike to its arrival in steps (not in ms or other units of time), at least 1: an integer
         for all synapses, or integers ``(nnz,)`` in the order of the matrix's entries.
       receptor: the name of the field of ``arrived`` to which the weights are added.
-      source, target: the neurons: a population's name, a slice of the network's neurons, or None for all neurons.
+      source, target: the neurons: a population's name, a slice of the network's neurons, or None for all neurons of
+        the network.
       plasticity: the `Rule` by which the weights change in a run, or None. A projection with a rule is called plastic;
         all of its synapses have the same delay.
     """

@@ -53,7 +53,7 @@ class Spikes(NamedTuple):
     """The first spikes of a run, in order of step and neuron.
 
     Attributes:
-      step: the step of each spike, int32 ``(room,)``; -1 in unused places.
+      step: the step of each spike, counted from the network's first step, int32 ``(room,)``; -1 in unused places.
       neuron: the neuron of each spike, numbered in the network, int32 ``(room,)``; -1 in unused places.
       total: the number of spikes of the run, int32, at most 2**31 - 1. It is larger than the room if some spikes were
         not recorded.

@@ -50,15 +50,16 @@ class Rule(NamedTuple):
 
     In a step, *on_pre* is called first, then neurons are updated, and then *on_post* is called. If a spike arrives in
     the step in which the target fires, *on_post* gets it in *pre* with an age of 0, but *on_pre* does not get the
-    target's spike in *post*. A spike is not in its own history. A spike of the source is at the synapse after the
-    delay, and a spike of the target without delay.
+    target's spike in *post*. The spike for which a function is called is not in the history. Times are those at the
+    synapse: a spike of the source counts from its arrival, and a spike of the target from its own step.
 
     Args:
       on_pre, on_post: the functions.
       tau_pre, tau_post: the time constants of the sources' and of the targets' traces, in steps.
-      minimum, maximum: the limits of the weights; results are clipped to them. They also set the resolution: weights
-        that arrive are rounded to multiples of a unit, about ``limit * synapses / 2**29`` to twice that, or more with
-        large static weights. *limit* is the larger absolute limit, *synapses* the most that a neuron has.
+      minimum, maximum: the limits of the weights, also of the initial ones; results are clipped to them. The closer
+        they are to 0, the finer is the unit to which a weight is rounded when it arrives (the stored weight is not
+        rounded): ``limit * synapses / 2**29`` to twice that, or more with large static weights. *limit* is the larger
+        absolute limit, *synapses* the most of this receptor that a neuron has.
       reference: both functions in plain JAX, for the backend ``"jax"``, with arrays as arguments.
     """
 
