@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ def requirements(tree: Tree, package: str, extras: Iterable[str] = ()) -> Iterat
     project = tree.project(package)
     lines = [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
     for requirement in map(Requirement, lines):
+        if requirement.marker is not None:
+            sys.exit(f"{package}: {requirement} has a marker, which a recipe for all platforms cannot have")
         if requirement.name != PREFIX + package:
             yield requirement
         if requirement.name.startswith(PREFIX) and requirement.extras:
@@ -58,10 +61,10 @@ def recipe(tree: Tree, package: str, archive: Path) -> dict[str, Any]:
     extras = [extra for extra in project.get("optional-dependencies", {}) if extra not in OF_WHEELS]
     optional = joined(requirements(tree, package, extras))
     scripts = [f"{script} = {function}" for script, function in project.get("scripts", {}).items()]
-    lowest = project["requires-python"].removeprefix(">=")
+    (python,) = SpecifierSet(project["requires-python"])  # one bound, ">=3.11": another needs a field of its own
     return {
         "schema_version": 1,
-        "context": {"version": tree.version(package), "python_min": lowest},
+        "context": {"version": tree.version(package), "python_min": python.version},
         "package": {"name": name, "version": "${{ version }}"},
         "source": {
             "url": f"https://pypi.org/packages/source/x/{name}/{name.replace('-', '_')}-${{{{ version }}}}.tar.gz",

@@ -89,6 +89,7 @@ def test_a_kernel_that_is_replaced_is_no_longer_called(new_operator, use):
         assert_array_equal(found, factor * X)
 
 
+@pytest.mark.versions
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("how", ["kernel", "operator"])
 def test_a_kernel_calls_an_operator_that_is_defined_again(new_operator, use, how):
@@ -105,6 +106,7 @@ def test_a_kernel_calls_an_operator_that_is_defined_again(new_operator, use, how
         assert_array_equal(found, 10 * factor * X)
 
 
+@pytest.mark.versions
 def test_a_reference_calls_an_operator_that_is_defined_again(new_operator):
     inner, outer = new_operator(lambda x: x), new_operator(lambda x: x)
     outer.def_reference(lambda x: inner(x, outs=x))

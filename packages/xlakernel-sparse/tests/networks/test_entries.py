@@ -13,7 +13,7 @@ from xlakernel.core.errors import ArgumentError
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Network, Population, Projection, entries
 from xlakernel.sparse.networks.entries import choose_scales, order_entries
-from xlakernel.sparse.networks.layout import choose_layout
+from xlakernel.sparse.networks.layout import MOST_UNITS, choose_layout
 from xlakernel.sparse.networks.model import projections
 from xlakernel.sparse.networks.model.projections import check_projections
 
@@ -58,10 +58,23 @@ def test_too_many_synapses_are_refused(monkeypatch):
         Network(Population(fire_at_zero, 3), network)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_sums_of_all_synapses_leave_room_for_those_of_other_networks(count):
+    rng = np.random.default_rng(count)
+    for largest in rng.uniform(0.01, 100, 30):
+        weights = np.full((count + 1, 1), largest, np.float32)
+        weights[count] = largest / 1000  # weights that are all equal have one unit each
+        matrix = CSR.from_dense(np.pad(weights, ((0, 0), (0, count))))
+        _, synapses = check_projections([Projection(matrix, 1, "excitatory")], {}, count + 1)
+        layout = choose_layout([count + 1], ("excitatory",), 1, blocks=1, weight_bits=32)
+        _, entries = order_entries(layout, synapses, choose_scales(1, synapses, count + 1, 32))
+        assert 2**28 < np.asarray(entries[1::2], np.int64).sum() < MOST_UNITS
+
+
 def test_too_many_synapses_of_a_neuron_are_refused(monkeypatch):
     monkeypatch.setattr(entries, "_degrees", lambda *_, size: jnp.full(size, 2**30, jnp.uint32))
     projection = Projection(CSR.from_dense(np.ones((3, 3), np.float32)), 1, "excitatory")
-    with pytest.raises(ArgumentError, match=r"a neuron has 1073741824 synapses .*; allowed: fewer than 2\*\*28"):
+    with pytest.raises(ArgumentError, match=r"a neuron has 1073741824 synapses .*; allowed: up to 2\*\*28 - 2\*\*8"):
         Network(Population(fire_at_zero, 3), [projection])
 
 

@@ -118,7 +118,8 @@ class Parameter:
             )
         if isinstance(given, (jax.Array, np.ndarray)) and not given.shape:
             given = np.asarray(given)[()]
-        if self.dtype is None and isinstance(given, np.generic) and given.dtype.itemsize == 8:
+        is_wide = isinstance(given, np.generic) and given.dtype.kind in "iuf" and given.dtype.itemsize == 8
+        if self.dtype is None and is_wide:
             kind, narrow = type(given.item()).__name__, given.dtype.name.replace("64", "32")
             raise StaticArgumentError(
                 f"{kernel}: the static scalar {self.name!r} is {given!r}; its parameter is generic, and takes a Python "

@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import Any
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _programs: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -21,9 +21,11 @@ def drop_programs() -> None:
     """Make JAX trace all calls outside of ``jax.jit`` again.
 
     If one operator gets another kernel, rule or backend, the calls of any operator or kernel may change: kernels and
-    derivatives may call operators.
+    derivatives may call operators. What JAX has traced by itself stays: a function that the user jitted, and the body
+    of a loop or a branch that is not made anew in each call.
     """
     with _lock:
         programs = list(_programs)
-    for program in programs:
+    # Twice: another thread may trace a program again, or store it, before the last one is cleared.
+    for program in programs * 2:
         program.clear_cache()

@@ -175,7 +175,7 @@ def _measure(
     try:
         remember(question, choice)
     finally:  # even if a warning is an error
-        op.primitive.forget()
+        op.primitive.forget_choices()
 
 
 def backend_of_lowering(

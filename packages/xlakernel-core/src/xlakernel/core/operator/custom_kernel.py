@@ -25,7 +25,7 @@ from ..measure.result import BenchmarkResult
 from ..structs import Struct, check_callable, check_inputs
 from .backends import Backends
 from .dispatch import Dispatch, Static, kinds
-from .names import register
+from .names import check_name, register
 from .primitive import OperatorPrimitive
 from .rules import TransformRules
 
@@ -127,9 +127,7 @@ class XLACustomKernel:
     def __init__(
         self, name: str, doc: str | None = None, *, replace: bool = False, has_side_effect: bool = False
     ) -> None:
-        replaced = register(self, name, replace=replace)
-        if replaced is not None:  # a kernel that calls it by a global name gets this operator
-            replaced.primitive.forget()
+        check_name(name)
         self.name = name
         self.__module__ = callers_module()
         if doc is not None:
@@ -142,6 +140,9 @@ class XLACustomKernel:
         self.tags: frozenset[str] = frozenset()
         self.benchmark_data: Callable[..., Any] | None = None
         self._calls: dict[Any, Callable[..., Any]] = {}
+        replaced = register(self, name, replace=replace)
+        if replaced is not None:  # kernels that call it by the name of a global get this operator
+            replaced._forget_traces()
 
     def __repr__(self) -> str:
         backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}
@@ -168,6 +169,7 @@ class XLACustomKernel:
 
     def _forget_traces(self) -> None:
         """Drop cached traces, so that later calls use a new rule or kernel."""
+        self._calls.clear()
         self.primitive.forget()
 
     # Calling.

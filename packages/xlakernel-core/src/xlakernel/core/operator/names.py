@@ -18,7 +18,6 @@ _lock = threading.Lock()
 
 def register(op: Any, name: str, *, replace: bool) -> Any:
     """Give *op* its name, and return the operator that had it; `XLACustomKernel` documents the arguments."""
-    _check_name(name)
     with _lock:
         if name in _operators and not replace:
             raise DuplicateNameError(
@@ -30,7 +29,7 @@ def register(op: Any, name: str, *, replace: bool) -> Any:
     return replaced
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Raise unless *name* can be a column of a table, a part of a file name, and an argument of a command."""
     if not isinstance(name, str) or not name:
         raise KernelTypeError(f"XLACustomKernel: the name is {name!r}; expected a non-empty string.")

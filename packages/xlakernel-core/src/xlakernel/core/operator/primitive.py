@@ -82,6 +82,7 @@ class OperatorCall(Call):
         backend = dict(self.dispatch.backends).get(platform) or backends.first_backend(platform)
         if backend == AUTO:
             mapped = self.dispatch.mapped
+            self.primitive.is_chosen = True
             backend = auto.backend_of_lowering(backends, platform, inputs, self.outs, self.static, mapped)
         if backend is None:
             raise BackendNotFoundError(
@@ -120,8 +121,8 @@ class OperatorPrimitive(CallPrimitive):
         self.has_side_effect = has_side_effect
         #: The rule that splits the operator's calls, or a function of the static keywords that returns it.
         self.sharding: Callable[..., str] | str | None = None
-        #: Whether there may be programs with calls of the operator.
-        self.is_used = False
+        #: Whether there may be programs with calls of the operator, and with calls for which ``"auto"`` chose.
+        self.is_used, self.is_chosen = False, False
 
     def bind(
         self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch = DIRECT, static: Any = None, **keywords: Any
@@ -152,6 +153,12 @@ class OperatorPrimitive(CallPrimitive):
     def forget(self) -> None:
         """Drop the programs of calls outside of ``jax.jit``: the operator's, and those that may call it."""
         if self.is_used:
+            drop_programs()
+
+    def forget_choices(self) -> None:
+        """Drop the programs as `forget` does, if ``"auto"`` chose the backend of a call in one of them."""
+        if self.is_chosen:
+            self.is_chosen = False
             drop_programs()
 
 

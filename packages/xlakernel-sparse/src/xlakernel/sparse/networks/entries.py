@@ -79,11 +79,11 @@ def choose_scales(receptors: int, synapses: Sequence[Synapses], size: int, weigh
             continue
         degrees = (_degrees(one.matrix, one.targets[0], size=size) for one in own)
         most = max(1, int(jnp.max(sum(degrees))))
-        # Each weight is rounded by half a unit at most.
-        fitting = (MOST_UNITS - 1 - most) // most
+        # Each weight is rounded by half a unit, and its quotient by the unit by 2**-23 of it: 64 units of the sum.
+        fitting = (MOST_UNITS - 2**9 - most) // most
         if fitting < 1:
             raise ArgumentError(
-                f"Network: a neuron has {most} synapses of receptor {receptor}; allowed: fewer than 2**28, as their "
+                f"Network: a neuron has {most} synapses of receptor {receptor}; allowed: up to 2**28 - 2**8, as their "
                 "sum and that of spikes on their way have 32 bits."
             )
         is_plastic = any(projection.rule is not None for projection in own)
