@@ -106,6 +106,31 @@ def test_a_kernel_calls_an_operator_that_is_defined_again(new_operator, use, how
         assert_array_equal(found, 10 * factor * X)
 
 
+def test_a_generator_that_is_registered_again_has_the_present_values(new_operator):
+    op, factors = new_operator(), [2]
+
+    def generator(outs):
+        factor = factors[-1]
+        return lambda x: factor * x
+
+    for factor in (2, 3):
+        factors.append(factor)
+        op.def_jax_kernel(generator)
+        assert_array_equal(op(X, outs=X), factor * X)
+
+
+def test_the_defaults_of_another_operator_apply_to_the_next_call(new_operator):
+    op, leader = new_operator(), new_operator()
+    for one in (op, leader):
+        one.def_jax_kernel(scaling(2))
+        one.def_kernel("other", "cpu", scaling(3))
+    leader.set_default("cpu", "other")
+    found = [op(X, outs=X)]
+    op.def_default_of(leader)
+    found.append(op(X, outs=X))
+    assert_array_equal(found, [2 * X, 3 * X])
+
+
 @pytest.mark.versions
 def test_a_reference_calls_an_operator_that_is_defined_again(new_operator):
     inner, outer = new_operator(lambda x: x), new_operator(lambda x: x)

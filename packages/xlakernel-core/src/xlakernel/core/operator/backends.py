@@ -98,7 +98,7 @@ class Backends:
         entries = self.kernels.setdefault(platform, {})
         replaced = entries.get(backend)
         entries[backend] = KernelEntry(backend, platform, generator)
-        if replaced is not None and replaced.kernel_generator is not generator:
+        if replaced is not None:  # also by the same generator: what it refers to may have changed
             self._changed()
         if asdefault:
             self.set_default(platform, backend)

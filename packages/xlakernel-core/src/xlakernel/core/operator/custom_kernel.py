@@ -302,6 +302,7 @@ class XLACustomKernel:
           other: the operator that provides the defaults.
         """
         self._backends.leader = other._backends
+        self._forget_traces()
 
     @property
     def defaults(self) -> dict[str, str]:
