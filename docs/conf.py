@@ -45,6 +45,7 @@ copybutton_selector = (
 html_static_path = ["_static"]
 html_logo = html_favicon = "_static/logo.svg"
 html_css_files = ["pages.css"]
+html_js_files = ["pages.js"]
 
 # Each package has a version of its own, so there is no one version of this documentation.
 myst_enable_extensions = ["substitution"]
