@@ -98,7 +98,7 @@ def convert_pending(state: NetworkState, new: jax.Array, layout: Layout) -> tupl
     old = jnp.stack([state.scales[name] for name in receptors])
     is_known = not any(isinstance(x, jax.core.Tracer) for x in (old, new, state.pending))
     within = _is_within(state.pending, len(receptors))
-    if is_known and not bool(jnp.all(within)):
+    if is_known and not np.all(within):
         raise ArgumentError(
             "Network.run: spikes of several networks are on their way in the state, and a sum that arrives in one step "
             f"at the receptors {_unfit(receptors, within)} is 3 * 2**29 units or more; allowed: less, as 32 bits hold "
@@ -112,7 +112,7 @@ def convert_pending(state: NetworkState, new: jax.Array, layout: Layout) -> tupl
     rounded = jnp.rint(exact)
     largest, error = (jnp.max(jnp.abs(x), (0, 2), initial=0) for x in (exact, exact - rounded))
     fits = (old == new) | ((largest < 2 * MOST_UNITS) & (error <= largest / _ACCURACY))
-    if is_known and not bool(jnp.all(fits)):
+    if is_known and not np.all(fits):
         raise ArgumentError(
             f"Network.run: the spikes on their way in the state are those of a network with other weights, and the "
             f"units of this one cannot represent their sums at the receptors {_unfit(receptors, fits)}. Continue with "
