@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import weakref
-from typing import Any
+from typing import Any, TypeVar
+
+_Program = TypeVar("_Program")
 
 _lock = threading.RLock()
 _programs: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def droppable(program: Any) -> Any:
+def droppable(program: _Program) -> _Program:
     """Return *program*, a jitted function that runs calls outside of ``jax.jit``, and let `drop_programs` clear it."""
     with _lock:
         _programs.add(program)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import jax
 from jax.extend.core import Primitive
@@ -110,8 +110,7 @@ class CallPrimitive(Primitive):
             return self._jitted(**params)(*inputs)
 
     def _make_jitted(self, **params: Any) -> Callable[..., list[jax.Array]]:
-        program = jit_primitive(functools.partial(self.bind, **params), str(self.call_of(**params)))
-        return cast("Callable[..., list[jax.Array]]", droppable(program))
+        return droppable(jit_primitive(functools.partial(self.bind, **params), str(self.call_of(**params))))
 
     def _abstract_eval(self, *inputs: Any, **params: Any) -> Any:
         call = self.call_of(**params)

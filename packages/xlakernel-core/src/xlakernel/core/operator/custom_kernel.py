@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -248,7 +248,7 @@ class XLACustomKernel:
             return jax.tree.unflatten(tree, multilinear.apply(call.described(ins), ins))
 
         apply.__name__ = apply.__qualname__ = self.name
-        return cast("Callable[..., Any]", droppable(jax.jit(apply)))
+        return droppable(jax.jit(apply))
 
     def def_call(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that users call, which prepares arguments and calls the operator. It is returned unchanged.

@@ -121,8 +121,10 @@ class OperatorPrimitive(CallPrimitive):
         self.has_side_effect = has_side_effect
         #: The rule that splits the operator's calls, or a function of the static keywords that returns it.
         self.sharding: Callable[..., str] | str | None = None
-        #: Whether there may be programs with calls of the operator, and with calls for which ``"auto"`` chose.
-        self.is_used, self.is_chosen = False, False
+        #: True once a call of the operator was traced: programs may contain one.
+        self.is_used = False
+        #: True once a lowering replaced ``"auto"`` by a backend, which a measurement may change.
+        self.is_chosen = False
 
     def bind(
         self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch = DIRECT, static: Any = None, **keywords: Any
