@@ -1,9 +1,12 @@
 """Declarations of derivatives that are repeated, combined, or wrong."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core import XLACustomKernel
@@ -76,16 +79,28 @@ USES = {
     "map": lambda f, bind: jax.vmap(f)(X[None])[0],
     "new jit": lambda f, bind: jax.jit(lambda x: f(x))(X),
     "bind": lambda f, bind: bind(X)[0],
+    "loop": lambda f, bind: jax.lax.scan(lambda c, _: (f(c), None), X, length=1)[0],
+    "branch": lambda f, bind: jax.lax.cond(True, f, lambda x: x, X),
+    "checkpoint": lambda f, bind: jax.grad(lambda x: jax.checkpoint(f)(x).sum())(np.ones(3)) * X,
+    "without jit": lambda f, bind: _without_jit(f),
+    "export": lambda f, bind: export.export(jax.jit(f))(X).call(X),
 }
 
 
+def _without_jit(f):
+    with jax.disable_jit():
+        return f(X)
+
+
+@pytest.mark.parametrize("once", [lambda f: f, jax.jit], ids=["function", "jitted"])
 @pytest.mark.parametrize("use", USES)
-def test_a_kernel_that_is_replaced_is_no_longer_called(new_operator, use):
+def test_a_kernel_that_is_replaced_is_no_longer_called(new_operator, use, once):
     op = new_operator()
     op.def_transpose(0, lambda ins, cotangent: op(cotangent, outs=cotangent))
+    call = once(lambda x: op(x, outs=x))
     for factor in (2, 3):
         op.def_jax_kernel(scaling(factor))
-        found = USES[use](lambda x: op(x, outs=x), lambda x: op.primitive.bind(x, outs=[Struct(x.shape, x.dtype)]))
+        found = USES[use](call, lambda x: op.primitive.bind(x, outs=[Struct(x.shape, x.dtype)]))
         assert_array_equal(found, factor * X)
 
 
@@ -140,14 +155,74 @@ def test_a_reference_calls_an_operator_that_is_defined_again(new_operator):
         assert_array_equal(jax.grad(lambda x: outer(x, outs=x).sum())(np.ones(3)), np.full(3, factor))
 
 
-def test_jitted_functions_keep_their_kernel(new_operator):
+@pytest.mark.versions
+@pytest.mark.parametrize("first", ["kernel", "rule"])
+def test_a_kernel_and_its_derivative_are_of_one_definition(new_operator, first):
+    op = new_operator()
+
+    def step(carry, _):
+        return op(carry, outs=carry), None
+
+    @jax.jit
+    def jitted(x):
+        return op(jax.lax.scan(step, x, length=1)[0], outs=x).sum()
+
+    for factor in (2.0, 3.0):
+        changes = [lambda: op.def_jax_kernel(scaling(factor)), lambda: op.def_reference(lambda x: factor * x)]
+        for change in changes if first == "kernel" else changes[::-1]:
+            change()
+        for f in (jitted, jax.checkpoint(jitted), jax.jit(lambda x: jitted(x))):
+            value, slope = jax.value_and_grad(f)(np.ones(3))
+            assert_array_equal(value, 3 * factor**2)
+            assert_array_equal(slope, np.full(3, factor**2))
+
+
+def test_a_definition_reaches_every_thread(new_operator):
     op = new_operator()
     op.def_jax_kernel(scaling(2))
     f = jax.jit(lambda x: op(x, outs=x))
-    assert_array_equal(f(X), 2 * X)
-    op.def_jax_kernel(scaling(3))
-    assert_array_equal(f(X), 2 * X)
-    assert_array_equal(f(X[:2]), 3 * X[:2])  # traced again
+    f(X)
+    with ThreadPoolExecutor(1) as pool:
+        assert_array_equal(pool.submit(f, X).result(), 2 * X)
+        op.def_jax_kernel(scaling(3))
+        assert_array_equal(pool.submit(f, X).result(), 3 * X)
+        pool.submit(op.def_jax_kernel, scaling(4)).result()
+    assert_array_equal(f(X), 4 * X)
+
+
+def test_functions_are_traced_again_only_if_they_may_call_the_operator(new_operator):
+    traces = []
+
+    @jax.jit
+    def f(x):
+        traces.append(None)
+        return x + 1
+
+    op = new_operator()
+    for _ in range(2):
+        op.def_jax_kernel(scaling(2))
+        op.def_reference(lambda x: 2 * x)
+        f(X)
+    assert len(traces) == 1
+    op(X, outs=X)
+    for _ in range(2):
+        op.def_jax_kernel(scaling(3))
+        f(X)
+    assert len(traces) == 2
+
+
+@pytest.mark.parametrize("leads", ["before", "after"])
+def test_a_default_that_was_set_is_not_replaced_by_another_operators(new_operator, leads):
+    op, leader = new_operator(), new_operator()
+    for one in (op, leader):
+        one.def_kernel("first", "cpu", scaling(2))
+        one.def_kernel("other", "cpu", scaling(3))
+    leader.set_default("cpu", "other")
+    changes = [lambda: op.def_default_of(leader), lambda: op.set_default("cpu", "first")]
+    for change in changes if leads == "before" else changes[::-1]:
+        change()
+    assert op.get_default("cpu") == "first"
+    assert_array_equal(op(X, outs=X), 2 * X)
 
 
 def test_a_batching_rule_that_is_set_again(new_operator):

@@ -27,6 +27,14 @@ from xlakernel.numba import numba_kernel
 pytestmark = pytest.mark.versions
 
 
+def test_a_global_that_changed_without_jit():
+    cell = define(HELPERS["njit"] + "\n" + KERNEL, G=1)
+    with jax.disable_jit():
+        assert run(cell["kernel"]) == 1
+        cell["G"] = 2
+        assert run(cell["kernel"]) == 2
+
+
 @pytest.mark.parametrize("name", HELPERS)
 def test_a_global_that_changed(name):
     cell = define(HELPERS[name] + "\n" + KERNEL, G=1)

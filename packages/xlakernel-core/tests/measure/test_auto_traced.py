@@ -97,12 +97,13 @@ def test_the_warning_comes_once_for_each_operator(call, new_operator):
     assert "float32[4] -> float32[4] on cpu" in message and "xlakernel.core.tune(function, *arrays)" in message
 
 
-def test_a_compiled_program_keeps_its_backend_and_a_new_one_follows(call, ran):
-    old = jax.jit(call)
+def test_jitted_functions_follow_and_a_program_compiled_ahead_keeps_its_backend(call, ran):
+    jitted = jax.jit(call)
     with pytest.warns(AutoBackendWarning):
-        old(X)
+        jitted(X)
+    ahead = jitted.lower(X).compile()
     call(X)
-    for program, backend in ((old, "a"), (jax.jit(lambda x: call(x)), "b")):
+    for program, backend in ((jitted, "b"), (ahead, "a"), (jax.jit(lambda x: call(x)), "b")):
         ran.clear()
         jax.block_until_ready(program(X))
         assert ran == [backend]

@@ -127,6 +127,8 @@ class NativeCall(Call):
       debug: check the kernel's reads and writes (`config.debug_mode`).
       sharding_rule: the rule that splits the call over devices; None: the call is not split.
       batch: sizes of the leading dimensions that ``vmap`` added, outermost first.
+      wrapper: the wrapper that makes the call, compared by identity: a kernel that is wrapped again may refer to other
+        values.
     """
 
     kernel: Kernel
@@ -139,6 +141,7 @@ class NativeCall(Call):
     debug: bool = False
     sharding_rule: ShardingRule | None = None
     batch: tuple[Hashable, ...] = ()  # ints, or symbolic under jax.export
+    wrapper: Hashable = dataclasses.field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.kernel.name

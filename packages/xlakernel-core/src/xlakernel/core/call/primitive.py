@@ -16,7 +16,6 @@ from ..errors import DifferentiationError
 from ..structs import Struct, is_smooth
 from .derivatives.declaration import WAYS
 from .derivatives.multilinear import zero_tangent
-from .eager import droppable
 from .sharding.partition import may_split, partitioned
 from .sharding.rule import ShardingRule
 
@@ -110,7 +109,7 @@ class CallPrimitive(Primitive):
             return self._jitted(**params)(*inputs)
 
     def _make_jitted(self, **params: Any) -> Callable[..., list[jax.Array]]:
-        return droppable(jit_primitive(functools.partial(self.bind, **params), str(self.call_of(**params))))
+        return jit_primitive(functools.partial(self.bind, **params), str(self.call_of(**params)))
 
     def _abstract_eval(self, *inputs: Any, **params: Any) -> Any:
         call = self.call_of(**params)

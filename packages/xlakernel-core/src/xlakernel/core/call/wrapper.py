@@ -21,7 +21,6 @@ from .batch import BatchFunction
 from .derivatives import multilinear
 from .derivatives.declaration import Derivative, Transpose, declare
 from .derivatives.differentiable import Differentiable
-from .eager import droppable
 from .kernel_function import KernelFunction
 from .native import VMAP_METHODS, Kernel, NativeCall, native_call
 from .outs import check_enabled, check_has_effect, flatten_outs, is_function, order_of
@@ -97,8 +96,8 @@ def kernel_function(
     )
     if not is_function(outs):
         check_has_effect(wrapped.outs[0], has_side_effect, kernel.name)
-    with_scalars = droppable(jax.jit(wrapped.trace, static_argnums=0))
-    without_scalars = droppable(jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name)))
+    with_scalars = jax.jit(wrapped.trace, static_argnums=0)
+    without_scalars = jax.jit(_named(lambda *inputs: wrapped.trace((), *inputs), kernel.name))
     known = functools.cache(wrapped.known_scalars)
     ndarray = np.ndarray  # a local name is faster than a global's attribute
 
@@ -122,7 +121,7 @@ def kernel_function(
     return KernelFunction.of(_named(call, kernel.name), kernel_function, arguments, parameters)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class _Wrapped:
     """A kernel with the user's options, checked."""
 
@@ -219,6 +218,7 @@ class _Wrapped:
             has_side_effect=self.has_side_effect,
             sharding_rule=rule,
             debug=is_debugging(),
+            wrapper=self,
         )
         run = self._differentiable(call, form, tree, order)
         return jax.tree.unflatten(tree, run(*vary_alike([*inputs, *operands])))

@@ -92,7 +92,7 @@ def backend_of_call(
         # The call may come from a callback of the kernel that is being measured. It must not start a measurement in
         # this thread, and must not wait in another thread: the measurement may wait for the callback.
         if state.measures or not _measuring.acquire(blocking=state.tuned is not None):
-            return _default(op, platform)
+            return default_of(op, platform)
         state.measures = True
         try:
             if _needs_measurement(op, question, ins):  # another thread may just have done it
@@ -109,7 +109,7 @@ def any_traced(values: Sequence[Any]) -> bool:
     return any(isinstance(value, jax.core.Tracer) for value in values)
 
 
-def _default(op: Any, platform: str) -> str | None:
+def default_of(op: Any, platform: str) -> str | None:
     """Return the default backend, or the first backend if the default is ``"auto"``; None if *op* has no kernel."""
     default: str | None = op.get_default(platform)
     return op.first_backend(platform) if default == AUTO else default
@@ -150,7 +150,7 @@ def _measure(
     op: Any, question: Question, ins: Sequence[Any], outs: Sequence[Struct], static: Any, device: jax.Device
 ) -> None:
     """Compare the backends, and remember the fastest."""
-    default = str(_default(op, question.platform))
+    default = str(default_of(op, question.platform))
     # `race` compares the results of all backends with those of the first: plain JAX, or else the default.
     order = sorted(op.available_backends(question.platform), key=lambda name: (name != "jax", name != default))
     keywords = {"outs": list(outs), **dict(static.items)}
@@ -175,10 +175,10 @@ def _measure(
     try:
         remember(question, choice)
     finally:  # even if a warning is an error
-        op.primitive.forget_choices()
+        op.primitive.measured()
 
 
-def backend_of_lowering(
+def known_choice(
     op: Any,
     platform: str,
     ins: Sequence[Any],
@@ -186,7 +186,7 @@ def backend_of_lowering(
     static: Any,
     mapped: Sequence[Level],
 ) -> str | None:
-    """Return the backend for a traced call of *op* that requests ``"auto"``; None if *op* has no kernel.
+    """Return the backend for a traced call of *op* that requests ``"auto"``; None, with a warning, if none is known.
 
     Args:
       op: the operator, or its backends.
@@ -196,10 +196,9 @@ def backend_of_lowering(
       static: the static keywords, as for `backend_of_call`.
       mapped: the levels of ``jax.vmap`` around the kernel. The choice for one slice of the batch applies to all.
     """
-    default = _default(op, platform)
     backends = tuple(sorted(op.available_backends(platform)))
     if len(backends) < 2:
-        return default
+        return backends[0] if backends else None
     devices = _local_devices(platform)
     inputs = tuple((slice_shape(x.shape, i, mapped), x.dtype) for i, x in enumerate(ins))
     call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)
@@ -211,12 +210,12 @@ def backend_of_lowering(
     warn_once(
         (op.name, platform),
         f'{op.name}: backend="auto" found no measurement for {call} on {platform} ({device}), and takes the default, '
-        f"{default!r}. Calls inside jax.jit or another transformation are never measured, nor are those in debug mode, "
+        f"{default_of(op, platform)!r}. Calls inside jax.jit or another transformation are never measured, nor are those in debug mode, "
         "on several devices, in several processes, or with side effects. Measure before the program is compiled: call "
         'the operator with backend="auto" on arrays, or xlakernel.core.tune(function, *arrays). This warning comes '
         "once for each operator.",
     )
-    return default
+    return None
 
 
 def _local_devices(platform: str) -> Sequence[jax.Device]:

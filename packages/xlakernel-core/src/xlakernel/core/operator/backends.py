@@ -59,6 +59,7 @@ class Backends:
         self.kernels: dict[str, dict[str, KernelEntry]] = {}
         self._changed = changed
         self._number = next(_numbers)
+        self._set: set[str] = set()  # the platforms whose default was set
         self.leader: Backends | None = None
 
     # Kernels.
@@ -70,8 +71,7 @@ class Backends:
 
         Args:
           backend: a name, such as ``"numba"``. A generator already registered for this backend and platform is
-            replaced. Later calls of the operator use the new kernel; a function that is already jitted keeps the old
-            one until it is traced again.
+            replaced, also in functions that are already jitted: JAX traces all functions once more.
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
           generator: called with ``outs`` and the static keywords, returns the kernel.
           asdefault: make the backend the platform's default.
@@ -164,12 +164,15 @@ class Backends:
         check_platform(platform, self.name)
         if backend != AUTO:
             self.entry(platform, backend)
+        self._set.add(platform)
         # The first backend is the default without being set, unless another operator's choice would apply.
         is_initial = backend == self.first_backend(platform) and self.leader is None
         remember_default(self._number, platform, None if is_initial else backend)
 
     def _chosen_default(self, platform: str) -> str | None:
         own = remembered_default(self._number, platform)
+        if own is None and platform in self._set:
+            own = self.first_backend(platform)
         return own if own or self.leader is None else self.leader._chosen_default(platform)
 
     def get_default(self, platform: str) -> str | None:

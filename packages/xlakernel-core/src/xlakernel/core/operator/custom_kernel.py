@@ -13,7 +13,6 @@ import numpy as np
 
 from ..call.derivatives import multilinear
 from ..call.derivatives.differentiable import Differentiable
-from ..call.eager import droppable
 from ..call.outs import check_enabled, check_has_effect, check_has_order, flatten_outs
 from ..call.pickling import MissingKernel, callers_module, find, name_in_module
 from ..call.results import is_none
@@ -88,8 +87,11 @@ class XLACustomKernel:
     keywords, the same dtypes, and sizes up to the next power of two, on the same kind of device. The first such call
     with arrays compiles all backends and times them for a second or two; the choice is kept on disk (`auto_choices`). A
     call inside ``jax.jit`` or another transformation is never measured: it uses the choice kept on disk (`tune`), else
-    the default, with an `AutoBackendWarning`. A compiled program keeps its backend. A backend that fails, or returns
-    other results, is not chosen.
+    the default, with an `AutoBackendWarning`, until there is a choice. A backend that fails, or returns other results,
+    is not chosen.
+
+    A kernel, rule or default that replaces another applies to functions that are already jitted, too: JAX traces all
+    functions once more. Programs that were compiled ahead of time or exported keep theirs.
 
     ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
     `def_transpose`, or by rules of the JAX primitive (`def_jvp_rule`, `def_transpose_rule`).
@@ -133,16 +135,16 @@ class XLACustomKernel:
         if doc is not None:
             self.__doc__ = doc
         self.has_side_effect = bool(has_side_effect)
-        self._backends = Backends(name, self._forget_traces)
+        self._backends = Backends(name, lambda: self.primitive.define_anew())
         self.primitive = OperatorPrimitive(self._backends, self.has_side_effect)
-        self._rules = TransformRules(self.primitive, self._forget_traces)
+        self._rules = TransformRules(self.primitive)
         self._call: Callable[..., Any] | None = None
         self.tags: frozenset[str] = frozenset()
         self.benchmark_data: Callable[..., Any] | None = None
         self._calls: dict[Any, Callable[..., Any]] = {}
         replaced = register(self, name, replace=replace)
         if replaced is not None:  # kernels that call it by the name of a global get this operator
-            replaced._forget_traces()
+            replaced.primitive.define_anew()
 
     def __repr__(self) -> str:
         backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}
@@ -166,11 +168,6 @@ class XLACustomKernel:
     def __deepcopy__(self, memo: Any) -> XLACustomKernel:
         """Return itself, as for a function: a copy's rules would be unknown to JAX."""
         return self
-
-    def _forget_traces(self) -> None:
-        """Drop cached traces, so that later calls use a new rule or kernel."""
-        self._calls.clear()
-        self.primitive.forget()
 
     # Calling.
 
@@ -222,7 +219,6 @@ class XLACustomKernel:
 
     def _checked_call(self, outs: Any, backend: str | None, keywords: Mapping[str, Any]) -> Callable[..., Any]:
         """Return the jitted call for one set of static arguments."""
-        self.primitive.is_used = True
         structs, tree = flatten_outs(outs, self.name)
         check_has_effect(structs, self.has_side_effect, self.name)
         check_has_order(tree, self.name)
@@ -231,6 +227,7 @@ class XLACustomKernel:
         static = Static.of(self.name, keywords)
 
         def apply(*ins: Any) -> Any:
+            self.primitive.is_used = True
             check_inputs(ins, self.name)
             check_enabled(structs, self.name)
             rule = self.primitive.sharding_rule(dict(static.items))
@@ -248,7 +245,7 @@ class XLACustomKernel:
             return jax.tree.unflatten(tree, multilinear.apply(call.described(ins), ins))
 
         apply.__name__ = apply.__qualname__ = self.name
-        return droppable(jax.jit(apply))
+        return jax.jit(apply)
 
     def def_call(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that users call, which prepares arguments and calls the operator. It is returned unchanged.
@@ -302,7 +299,7 @@ class XLACustomKernel:
           other: the operator that provides the defaults.
         """
         self._backends.leader = other._backends
-        self._forget_traces()
+        self.primitive.define_anew()
 
     @property
     def defaults(self) -> dict[str, str]:

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 
 from .._compat import is_tracing
-from ..call.eager import droppable
 from ..config import AUTO, is_auto_possible
 from ..errors import XLAKernelError
 
@@ -25,7 +24,7 @@ def jit_when_eager(function: Callable[..., Any], **options: Any) -> Callable[...
       function: a function of pytrees of arrays. It may call operators.
       **options: those of ``jax.jit``. A call with an unhashable static argument is not compiled.
     """
-    jitted = droppable(jax.jit(function, **options))
+    jitted = jax.jit(function, **options)
 
     @functools.wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:

@@ -10,11 +10,10 @@ import jax
 from jax.extend.core import jaxpr_as_fun
 
 from .._compat import NativeCallEffect, vary_alike
-from ..call.eager import drop_programs
 from ..call.levels import map_levels
 from ..call.primitive import Call, CallPrimitive
 from ..call.sharding.rule import ShardingRule
-from ..config import AUTO, debug_mode, is_debugging
+from ..config import AUTO, debug_mode, define_anew, is_debugging
 from ..errors import BackendNotFoundError, GeneratorError
 from ..measure import auto
 from ..structs import Struct
@@ -82,8 +81,9 @@ class OperatorCall(Call):
         backend = dict(self.dispatch.backends).get(platform) or backends.first_backend(platform)
         if backend == AUTO:
             mapped = self.dispatch.mapped
-            self.primitive.is_chosen = True
-            backend = auto.backend_of_lowering(backends, platform, inputs, self.outs, self.static, mapped)
+            choice = auto.known_choice(backends, platform, inputs, self.outs, self.static, mapped)
+            backend = choice or auto.default_of(backends, platform)
+            self.primitive.is_guessed |= choice is None
         if backend is None:
             raise BackendNotFoundError(
                 f"{self}: no kernel for platform {platform!r}; there are kernels for {sorted(backends.kernels)}. "
@@ -121,10 +121,10 @@ class OperatorPrimitive(CallPrimitive):
         self.has_side_effect = has_side_effect
         #: The rule that splits the operator's calls, or a function of the static keywords that returns it.
         self.sharding: Callable[..., str] | str | None = None
-        #: True once a call of the operator was traced: programs may contain one.
+        #: True if a call was traced since the operator was last defined anew: programs may contain one.
         self.is_used = False
-        #: True once a lowering replaced ``"auto"`` by a backend, which a measurement may change.
-        self.is_chosen = False
+        #: True if a program contains a call for which ``"auto"`` found no measurement.
+        self.is_guessed = False
 
     def bind(
         self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch = DIRECT, static: Any = None, **keywords: Any
@@ -152,16 +152,17 @@ class OperatorPrimitive(CallPrimitive):
         text = self.sharding(**static) if callable(self.sharding) else self.sharding
         return None if text is None else ShardingRule.parse(text, self.name)
 
-    def forget(self) -> None:
-        """Drop the programs of calls outside of ``jax.jit``: the operator's, and those that may call it."""
+    def define_anew(self) -> None:
+        """Make JAX trace all functions again if a program may contain a call of the operator."""
         if self.is_used:
-            drop_programs()
+            self.is_used = False  # first: another thread may trace a call at any time
+            define_anew()
 
-    def forget_choices(self) -> None:
-        """Drop the programs as `forget` does, if ``"auto"`` chose the backend of a call in one of them."""
-        if self.is_chosen:
-            self.is_chosen = False
-            drop_programs()
+    def measured(self) -> None:
+        """Make JAX trace all functions again if a program has a backend that ``"auto"`` took without a measurement."""
+        if self.is_guessed:
+            self.is_guessed = False
+            define_anew()
 
 
 def _refuse_side_effects(operator: str, effects: Iterable[Any]) -> None:

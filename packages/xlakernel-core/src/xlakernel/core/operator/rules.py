@@ -19,22 +19,20 @@ from .primitive import OperatorPrimitive
 class TransformRules:
     """The rules of an operator's transformations.
 
-    A new rule applies to calls that are traced after it was set; functions that are already jitted keep the old one.
+    A new rule applies from the next call on, also to functions that are already jitted.
 
     Args:
       primitive: the operator's primitive.
-      changed: called when a rule is set.
 
     Attributes:
       declared: the declared derivative; None if there is none, or if a forward-mode rule of the JAX primitive replaces
         it.
     """
 
-    def __init__(self, primitive: OperatorPrimitive, changed: Callable[[], None]) -> None:
+    def __init__(self, primitive: OperatorPrimitive) -> None:
         self.name = primitive.name
         self.declared: Derivative | None = None
         self._primitive = primitive
-        self._changed = changed
         self._derivative: dict[str, Any] = {}
 
     # Derivatives.
@@ -97,7 +95,7 @@ class TransformRules:
         derivative = declare(self.name, **declared, spelled="def_{}")
         assert derivative is not None
         self._derivative, self.declared = declared, derivative
-        self._changed()
+        self._primitive.define_anew()
 
     # Rules of the JAX primitive.
 
@@ -108,7 +106,7 @@ class TransformRules:
         """
         derivatives.define_jvp(self._primitive, check_callable(self.name, "def_jvp_rule", rule))
         self.declared = None
-        self._changed()
+        self._primitive.define_anew()
         return rule
 
     def def_jvp_rule2(self, *rules: Callable[..., Any] | None) -> None:
@@ -121,7 +119,7 @@ class TransformRules:
                 check_callable(self.name, "def_jvp_rule2", rule)
         derivatives.define_jvp_per_input(self._primitive, rules)
         self.declared = None
-        self._changed()
+        self._primitive.define_anew()
 
     def def_transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the reverse-mode rule of a linear operator, ``rule(cotangents, *ins, **params) -> cotangents of ins``.
@@ -129,7 +127,7 @@ class TransformRules:
         Linear inputs are `jax.interpreters.ad.UndefinedPrimal`. The rule returns None for the other inputs.
         """
         derivatives.define_transpose(self._primitive, check_callable(self.name, "def_transpose_rule", rule))
-        self._changed()
+        self._primitive.define_anew()
         return rule
 
     def def_batching_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -147,7 +145,7 @@ class TransformRules:
             return rule(ins, axes, **params, **dict(static.items))
 
         batching.primitive_batchers[self._primitive] = batch
-        self._changed()
+        self._primitive.define_anew()
         return rule
 
     # Several devices.
@@ -172,5 +170,5 @@ class TransformRules:
         if not callable(rule):
             ShardingRule.parse(rule, self.name)
         self._primitive.sharding = rule
-        self._changed()
+        self._primitive.define_anew()
         return rule
