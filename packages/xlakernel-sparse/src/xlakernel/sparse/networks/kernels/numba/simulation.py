@@ -171,7 +171,7 @@ def simulation(
         at = head * form.width + first
         arrive(learning, form, block, first, t, np.int64(step), sums, at, arrays[0])
         if form.segments > 1:
-            deliver(form, block, spikes, count, starts, entries, sums, first, head)
+            deliver(form, block, spikes, count, starts, entries, sums, np.int64(first), head)
         update(owners[block], first, stop, sums, at, form.width, arrays, key, step, t, drawn[block], fired)
         number = 0
         for i in range(first, stop):
@@ -180,8 +180,21 @@ def simulation(
         found[block] = number
         depart(learning, first, number, listed, t, np.int64(step))
 
+    # A function of its own, as Numba analyses all statements of a function with parallel loops, which takes seconds.
+    @njit(parallel=True)
+    def advance_in_threads(
+        threads, form, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step, t, drawn, fired,
+        listed, found, learning,
+    ):  # fmt: skip
+        for thread in prange(threads):
+            for block in range(first_of(owners.size, thread, threads), first_of(owners.size, thread + 1, threads)):
+                advance(
+                    form, block, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step, t, drawn,
+                    fired, listed, found, learning,
+                )  # fmt: skip
+
     # A neuron's function without an error model of its own gets this one: divisions are as on GPUs and in JAX.
-    @njit(parallel=True, error_model="numpy", cache=is_cached)
+    @njit(error_model="numpy", cache=is_cached)
     def simulate(
         starts,
         entries,
@@ -254,33 +267,26 @@ def simulation(
             np.empty((2, last.size), np.float32), np.zeros(table.shape[0], np.int64),
             np.empty((table.shape[0], 3), np.float32),
         )  # fmt: skip
+        form = _Form(segments, rows, size, target_bits, row_bits)
+        arrays = scales, next_state, parameters, shared, series, shared_series
         # The types are fixed: Numba would compile the functions once more for each literal that a loop changes.
         count, total, head, recorded = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
         for t in range(steps):
             step = np.uint32(first_step[0] + t)
             begin(learning, np.int64(step))
             if segments == 1:
-                deliver(
-                    _Form(segments, rows, size, target_bits, row_bits), 0, spikes, count, starts, entries, sums, 0,
-                    head,
+                deliver(form, np.int64(0), spikes, count, starts, entries, sums, np.int64(0), head)
+            if threads > 1:
+                advance_in_threads(
+                    threads, form, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step, t,
+                    drawn, fired, listed, found, learning,
                 )  # fmt: skip
-            if threads == 1:
-                form = _Form(segments, rows, size, target_bits, row_bits)
-                arrays = scales, next_state, parameters, shared, series, shared_series
+            else:
                 for block in range(blocks):
                     advance(
                         form, block, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step, t,
                         drawn, fired, listed, found, learning,
                     )  # fmt: skip
-            else:
-                for thread in prange(threads):
-                    form = _Form(segments, rows, size, target_bits, row_bits)
-                    arrays = scales, next_state, parameters, shared, series, shared_series
-                    for block in range(first_of(blocks, thread, threads), first_of(blocks, thread + 1, threads)):
-                        advance(
-                            form, block, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step,
-                            t, drawn, fired, listed, found, learning,
-                        )  # fmt: skip
             head = (head + receptors) % rows
             count = np.int64(0)
             for block in range(blocks):
@@ -295,12 +301,12 @@ def simulation(
                     traces[recorded, k] = next_state[probe_words[k], probes[k]]
                 recorded += 1
         spike_count[0] = min(total, 2**31 - 1)
-        form = _Form(segments, rows, size, target_bits, row_bits)
         for segment in range(segments):
-            deliver(form, segment, spikes, count, starts, entries, sums, edges[segment], head)
+            deliver(form, segment, spikes, count, starts, entries, sums, np.int64(edges[segment]), head)
         for row in range(rows):
             at = (head + row) % rows * size
-            next_pending[row] = sums[at : at + size]
+            for i in range(size):
+                next_pending[row, i] = sums[np.uint64(at + i)]
         write_fired(next_has_fired, ring, ring_counts, np.int64(first_step[0]) + steps)
         check(learning)
 
