@@ -83,7 +83,7 @@ USES = {
     "branch": lambda f, bind: jax.lax.cond(True, f, lambda x: x, X),
     "checkpoint": lambda f, bind: jax.grad(lambda x: jax.checkpoint(f)(x).sum())(np.ones(3)) * X,
     "without jit": lambda f, bind: _without_jit(f),
-    "export": lambda f, bind: export.export(jax.jit(f))(X).call(X),
+    "export": lambda f, bind: export.export(jax.jit(f), platforms=["cpu"])(X).call(X),
 }
 
 
