@@ -270,6 +270,22 @@ def test_torch(torch, how):
         assert_array_equal(run(x), x + 1)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_cublas_calls_of_torch(torch, dtype):
+    def product(x, y, out, handle):
+        with torch.cuda.stream(torch.cuda.ExternalStream(handle)):
+            torch.mm(x, y, out=out)
+
+    shapes = (256, 512), (512, 128)
+    run = record(product, jax.ShapeDtypeStruct((256, 128), dtype), arrays=torch.from_dlpack, stream=int)
+    for seed in range(3):
+        x, y = (jax.random.normal(jax.random.key(seed + i), shapes[i]).astype(dtype) for i in range(2))
+        exact = np.asarray(x, np.float64) @ np.asarray(y, np.float64)
+        assert_allclose(np.asarray(run(x, y), np.float64), exact, rtol=1e-2, atol=0.3)
+    both = jax.vmap(run)(jnp.stack([x, 2 * x]), jnp.stack([y, y]))
+    assert_allclose(np.asarray(both[1], np.float64), 2 * exact, rtol=1e-2, atol=0.6)
+
+
 # Several at once
 
 

@@ -1,6 +1,8 @@
 """Functions that launch kernels of CUDA C, recorded on a GPU and replayed inside JAX."""
 
 import ctypes
+import itertools
+import struct
 
 import jax
 import jax.numpy as jnp
@@ -63,6 +65,21 @@ def test_one_launch_of_many_threads_at_once(axpy):
 
 def test_handles_of_one_context_work_too(cuda, wrap):
     run = wrap(lambda s, a: cuda.axpy(s, *a, kernel=cuda.function("axpy")), OUT, inputs=2, record=True)
+    np.testing.assert_array_equal(run(X, Y), 2 * X + Y)
+
+
+def test_parameters_in_one_block(cuda, wrap):
+    def launch(stream, addresses):
+        block = struct.pack("PPPf4xq", *addresses, 2, N)
+        size = ctypes.c_size_t(len(block))
+        pairs = {1: ctypes.cast(block, ctypes.c_void_p).value, 2: ctypes.addressof(size), 0: 0}
+        extra = (ctypes.c_void_p * 6)(*itertools.chain(*pairs.items()))
+        grid, threads = (N // 256, 1, 1), (256, 1, 1)
+        cuda.check(
+            cuda.driver.cuLaunchKernel(cuda.function("axpy"), *grid, *threads, 0, stream, 0, ctypes.addressof(extra))
+        )
+
+    run = wrap(launch, OUT, inputs=2, record=True)
     np.testing.assert_array_equal(run(X, Y), 2 * X + Y)
 
 

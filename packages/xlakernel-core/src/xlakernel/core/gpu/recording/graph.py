@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cuda.bindings import driver as cuda
@@ -30,6 +30,9 @@ _REFUSED = (
 )
 _ATTRIBUTE_VALUE = 64  # bytes of a CUlaunchAttributeValue, after 8 bytes of a CUlaunchAttributeID and padding
 _DEVICE_MEMORY = (cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE, cuda.CUmemorytype.CU_MEMORYTYPE_UNIFIED)
+
+# Keys of a launch's array of pairs ``extra``.
+_BLOCK, _BLOCK_SIZE = cuda.CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT, cuda.CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT
 
 _NOT_REPLAYED = {
     _Kind.CU_GRAPH_NODE_TYPE_HOST: "a function of the host",
@@ -126,24 +129,36 @@ def _launch(node: Any, label: str) -> tuple[Launch, tuple[int, ...], bool]:
     kernel, function = (int(handle) if handle is not None else 0 for handle in (found.kern, found.func))
     name = _readable(check(cuda.cuKernelGetName(kernel) if kernel else cuda.cuFuncGetName(function)).decode())
     places = list(_parameters(function, kernel))
-    pointers = ctypes.cast(int(found.kernelParams), ctypes.POINTER(ctypes.c_void_p)) if places else None
-    if places and not pointers:
-        raise RecordingError(f"{label}: the parameters of the kernel {name} were not passed one by one; they must be.")
-    block = bytearray(max((offset + size for offset, size in places), default=0))
-    for index, (offset, size) in enumerate(places):
-        assert pointers is not None
-        block[offset : offset + size] = ctypes.string_at(pointers[index], size)
     launch = Launch(
         kernel=name,
         handle=kernel or function,
         grid=(found.gridDimX, found.gridDimY, found.gridDimZ),
         block=(found.blockDimX, found.blockDimY, found.blockDimZ),
         shared_mem=found.sharedMemBytes,
-        parameters=bytes(block),
+        parameters=_values(found, places),
         offsets=tuple(offset for offset, _ in places),
         attributes=b"".join(_attributes(node, name, label)),
     )
     return launch, tuple(size for _, size in places), bool(kernel)
+
+
+def _values(launch: Any, places: Sequence[tuple[int, int]]) -> bytes:
+    """Return the block of a launch's parameters, which lie at *places*.
+
+    A launch passes a pointer to each parameter, or else the whole block, as cuBLAS does on Hopper GPUs.
+    """
+    size = max((offset + size for offset, size in places), default=0)
+    pointers, extra = (
+        ctypes.cast(int(words), ctypes.POINTER(ctypes.c_void_p)) for words in (launch.kernelParams, launch.extra)
+    )
+    if extra and not pointers:
+        given = {extra[0]: extra[1], extra[2]: extra[3]}
+        given_size = ctypes.cast(given[_BLOCK_SIZE], ctypes.POINTER(ctypes.c_size_t))[0]
+        return ctypes.string_at(given[_BLOCK], min(size, given_size)).ljust(size, b"\0")
+    block = bytearray(size)
+    for index, (offset, length) in enumerate(places):
+        block[offset : offset + length] = ctypes.string_at(pointers[index], length)
+    return bytes(block)
 
 
 def _parameters(function: int, kernel: int) -> Iterator[tuple[int, int]]:
