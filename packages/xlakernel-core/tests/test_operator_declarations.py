@@ -167,10 +167,15 @@ def test_a_kernel_and_its_derivative_are_of_one_definition(new_operator, first):
     def jitted(x):
         return op(jax.lax.scan(step, x, length=1)[0], outs=x).sum()
 
+    def define(factor):
+        if first == "kernel":
+            op.def_jax_kernel(scaling(factor))
+        op.def_reference(lambda x: factor * x)
+        if first == "rule":
+            op.def_jax_kernel(scaling(factor))
+
     for factor in (2.0, 3.0):
-        changes = [lambda: op.def_jax_kernel(scaling(factor)), lambda: op.def_reference(lambda x: factor * x)]
-        for change in changes if first == "kernel" else changes[::-1]:
-            change()
+        define(factor)
         for f in (jitted, jax.checkpoint(jitted), jax.jit(lambda x: jitted(x))):
             value, slope = jax.value_and_grad(f)(np.ones(3))
             assert_array_equal(value, 3 * factor**2)

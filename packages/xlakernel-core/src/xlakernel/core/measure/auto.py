@@ -210,10 +210,10 @@ def known_choice(
     warn_once(
         (op.name, platform),
         f'{op.name}: backend="auto" found no measurement for {call} on {platform} ({device}), and takes the default, '
-        f"{default_of(op, platform)!r}. Calls inside jax.jit or another transformation are never measured, nor are those in debug mode, "
-        "on several devices, in several processes, or with side effects. Measure before the program is compiled: call "
-        'the operator with backend="auto" on arrays, or xlakernel.core.tune(function, *arrays). This warning comes '
-        "once for each operator.",
+        f"{default_of(op, platform)!r}. Calls inside jax.jit or another transformation are never measured, nor are "
+        "those in debug mode, on several devices, in several processes, or with side effects. Measure before the "
+        'program is compiled: call the operator with backend="auto" on arrays, or xlakernel.core.tune(function, '
+        "*arrays). This warning comes once for each operator.",
     )
     return None
 
