@@ -7,10 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax.extend.core import jaxpr_as_fun
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core import XLACustomKernel
-from xlakernel.core.errors import DifferentiationError, KernelTypeError
+from xlakernel.core.errors import ArgumentError, DifferentiationError, KernelTypeError
 
 Struct = jax.ShapeDtypeStruct
 pytestmark = pytest.mark.usefixtures("x64")
@@ -214,6 +215,113 @@ def test_functions_are_traced_again_only_if_they_may_call_the_operator(new_opera
         op.def_jax_kernel(scaling(3))
         f(X)
     assert len(traces) == 2
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("inner", [lambda f: f, jax.jit], ids=["function", "jitted"])
+@pytest.mark.parametrize("use", ["closure", "jaxpr", "ahead", "trace", "linearize"])
+def test_a_kept_program_has_one_definition(new_operator, use, inner):
+    op, factors = new_operator(), (2.0, 3.0, 4.0, 5.0)
+
+    def define(factor):
+        op.def_jax_kernel(scaling(factor))
+        op.def_jvp(lambda primals, tangents: factor * tangents[0])
+
+    def both(f):
+        return lambda x: jax.jvp(f, (x,), (jnp.ones_like(x),))
+
+    f, x = inner(lambda x: op(x, outs=x)), jnp.asarray(X)
+    define(factors[0])
+    if use == "closure":
+        closed = jax.closure_convert(f, x)[0]
+        kept = both(closed)
+    elif use == "jaxpr":
+        closed = jaxpr_as_fun(jax.make_jaxpr(f)(x))
+        kept = both(lambda x: closed(x)[0])
+    elif use == "ahead":
+        kept = jax.jit(both(f)).lower(x).compile()
+    elif use == "trace":
+        traced = jax.jit(both(f)).trace(x)
+        kept = lambda x: traced.lower().compile()(x)  # noqa: E731
+    else:
+        result, linear = jax.linearize(f, x)
+        kept = lambda x: (result, linear(jnp.ones_like(x)))  # noqa: E731
+    for factor in factors[1:]:
+        define(factor)
+        value, slope = kept(x)
+        assert_array_equal(value, 2 * X)
+        assert_array_equal(slope, np.full(3, 2))
+        assert_array_equal(f(x), factor * X)
+
+
+@pytest.mark.versions
+@pytest.mark.parametrize("where", ["function", "generator"])
+def test_a_definition_in_a_traced_function_is_made_once_for_each_trace(new_operator, where):
+    op, defined = new_operator(), []
+
+    def define():
+        helper = XLACustomKernel(op.name + "_helper", replace=True)
+        helper.def_jax_kernel(scaling(2 + len(defined)))
+        defined.append(helper)
+        return helper
+
+    def generator(outs):
+        helper = define()
+        return lambda x: helper(x, outs=x)
+
+    op.def_jax_kernel(generator if where == "generator" else scaling(1))
+    f = jax.jit(lambda x: (op if where == "generator" else define())(x, outs=x))
+    assert_array_equal(f(X), 2 * X)
+    assert_array_equal(f(X[:2]), 3 * X[:2])
+    for _ in range(5):
+        f(X[:2])
+    assert len(defined) == 2
+    for factor in (4, 5):
+        f = jax.vmap(lambda x: define()(x, outs=x))
+        assert_array_equal(f(X), factor * X)
+
+
+def test_programs_of_earlier_definitions_are_freed(new_operator):
+    op, programs = new_operator(), []
+    f = jax.jit(lambda x: op(x, outs=x))
+    for factor in range(20):
+        op.def_jax_kernel(scaling(factor))
+        f(X)
+        programs.append(len(jax.devices("cpu")[0].client.live_executables()))
+    assert programs[-1] <= programs[3]
+
+
+def test_operators_take_new_defaults_of_the_operator_that_they_follow(new_operator):
+    op, middle, leader = (new_operator() for _ in range(3))
+    for one, names in ((op, "ba"), (middle, "ba"), (leader, "ab")):
+        for name in names:
+            one.def_kernel(name, "cpu", scaling({"a": 2, "b": 3}[name]))
+
+    @jax.jit
+    def f(x):
+        return op(x, outs=x)
+
+    def check(factor):
+        for call in (f, lambda x: op(x, outs=x), jax.jit(lambda x: op(x, outs=x))):
+            assert_array_equal(call(X), factor * X)
+
+    op.def_default_of(middle)
+    check(3)
+    middle.def_default_of(leader)  # which was not called
+    check(3)
+    for name, factor in (("a", 2), ("b", 3), ("a", 2)):
+        leader.set_default("cpu", name)
+        check(factor)
+
+
+def test_operators_do_not_follow_each_other_in_a_circle(new_operator):
+    first, second, third = (new_operator() for _ in range(3))
+    second.def_default_of(first)
+    third.def_default_of(second)
+    for leader in (first, second, third):
+        with pytest.raises(ArgumentError, match=f"{first.name}: def_default_of was given {leader.name}"):
+            first.def_default_of(leader)
+    second.def_default_of(first)
 
 
 @pytest.mark.parametrize("leads", ["before", "after"])

@@ -10,7 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.testing import assert_allclose
 
-from xlakernel.core import XLACustomKernel
+from xlakernel.core import XLACustomKernel, use_backend
 from xlakernel.core.errors import ShardingRuleError
 
 Struct = jax.ShapeDtypeStruct
@@ -134,3 +134,18 @@ def test_a_rule_excludes_side_effects(new_name):
     op = XLACustomKernel(new_name(), has_side_effect=True)
     with pytest.raises(ShardingRuleError, match=f"{op.name}: .*has_side_effect=True exclude.*shard_map"):
         op.def_sharding_rule("i -> i")
+
+
+@pytest.mark.versions
+def test_settings_reach_the_operators_that_a_split_kernel_calls(new_operator):
+    inner, middle, outer = (new_operator() for _ in range(3))
+    for name, factor in (("a", 2), ("b", 3)):
+        inner.def_kernel(name, "cpu", lambda outs, factor=factor: lambda x: factor * x)
+        middle.def_kernel(name, "cpu", lambda outs: lambda x: inner(x, outs=x))
+        outer.def_kernel(name, "cpu", lambda outs: lambda x: middle(x, outs=x))
+    outer.def_sharding_rule("i -> i")
+    x = put(mesh_of(), np.ones(8, np.float32), ("a", "b"))
+    f = jax.jit(lambda x: outer(x, outs=x))
+    for name, expected in (("b", 3), ("a", 2)):
+        with use_backend(name):
+            assert_allclose(f(x), np.full(8, expected))

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from xlakernel.core.call.levels import Level
 from xlakernel.core.call.sharding.rule import ShardingRule
 from xlakernel.core.errors import ShardingRuleError, XLAKernelError
+from xlakernel.core.operator.dispatch import Static
 
 F32 = jnp.float32
 
@@ -228,8 +229,8 @@ def test_a_rule_that_depends_on_static_keywords(new_operator):
     op.def_jax_kernel(lambda outs, whole: lambda x: x)
     rule = op.def_sharding_rule(lambda whole: "[i] -> [i]" if whole else "i -> i")
     assert rule(whole=True) == "[i] -> [i]"
-    assert op.primitive.sharding_rule({"whole": True}).whole == {"i"}
-    assert op.primitive.sharding_rule({"whole": False}).whole == frozenset()
+    for whole, factors in ((True, {"i"}), (False, set())):
+        assert op.primitive.definition.sharding_rule(Static.of(op.name, {"whole": whole})).whole == factors
     op.def_sharding_rule(lambda whole: "nonsense")
     with pytest.raises(ShardingRuleError, match="expected"):
         op(jnp.ones(3), outs=struct(3), whole=True)

@@ -1,17 +1,23 @@
-"""The tutorial in docs: its cells on a GPU, and the recorded outputs without one."""
+"""The pages in docs that need a GPU: their cells on a GPU, and the recorded outputs without one."""
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = DOCS / "tutorials" / "numba-cuda.md"
+#: Pages whose outputs are recorded, and what they import beside our packages.
+PAGES = {
+    "tutorials/numba-cuda.md": ["cupy"],
+    "cookbook/libraries.md": ["cupy", "torch", "triton", "cuda.core", "matplotlib"],
+}
 
-pytestmark = pytest.mark.skipif(not PAGE.exists(), reason="docs/ is in the repository, not in a source archive")
+pytestmark = pytest.mark.skipif(not DOCS.exists(), reason="docs/ is in the repository, not in a source archive")
 
 TEXT = """# A page
 
@@ -66,26 +72,30 @@ def outputs():
 def recorded(outputs):
     cells = outputs.cells_of(TEXT)
     found = outputs.run(cells, "page.md")
-    return {"machine": MACHINE, "cells": [{"hash": c.digest, "output": o} for c, o in zip(cells, found, strict=True)]}
+    pairs = zip(cells, found, strict=True)
+    return {"machine": MACHINE, "cells": [{"hash": cell.digest, "output": output.text} for cell, output in pairs]}
 
 
 @pytest.mark.gpu
-def test_every_cell_runs(outputs):
-    pytest.importorskip("cupy", reason="the page shows kernels of CuPy's")
-    cells = outputs.cells_of(PAGE.read_text("utf-8"))
-    assert len(cells) > 15
-    outputs.run(cells, PAGE.name)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_cell_runs(outputs, page):
+    for module in PAGES[page]:
+        pytest.importorskip(module, reason=f"the page uses {module}")
+    cells = outputs.cells_of((DOCS / page).read_text("utf-8"))
+    assert len(cells) > 10
+    outputs.run(cells, page)
 
 
-def test_every_cell_compiles(outputs):
-    for number, cell in enumerate(outputs.cells_of(PAGE.read_text("utf-8")), 1):
+@pytest.mark.parametrize("page", PAGES)
+def test_every_cell_compiles(outputs, page):
+    for number, cell in enumerate(outputs.cells_of((DOCS / page).read_text("utf-8")), 1):
         compile(cell.source, f"<cell {number}>", "exec")
 
 
 def test_cells_run_in_one_namespace_and_blocks_of_code_do_not(outputs):
     namespace = {}
     found = outputs.run(outputs.cells_of(TEXT), "page.md", namespace)
-    assert found == ["one 1\n", "", "two 2\n3\n", "ValueError: too large\n"]
+    assert found == [(text, ()) for text in ("one 1\n", "", "two 2\n3\n", "ValueError: too large\n")]
     assert "never" not in namespace
 
 
@@ -105,6 +115,25 @@ def test_outputs_are_shown_below_their_cells(outputs, recorded):
     assert second < shown.index("ValueError: too large\n````")
     assert shown.count("{code-block} none") == 3
     assert "x += 1" not in shown  # it is hidden
+
+
+def test_figures_are_files_below_their_cells(outputs, recorded, monkeypatch, tmp_path):
+    pytest.importorskip("matplotlib", reason="the figures are Matplotlib's")
+    draw = "import matplotlib.pyplot as plt\nfor _ in range(2): plt.figure()\n"
+    first, second = outputs.run([outputs.Cell(draw), outputs.Cell("plt.figure(); print(1)\n")], "page.md")
+    assert [len(first.figures), len(second.figures)] == [2, 1]
+    assert all("<svg" in figure for figure in first.figures)
+
+    page = tmp_path / "page.md"
+    page.write_text(TEXT, "utf-8")
+    drawn = [outputs.Output("one 1\n", ("<svg>1", "<svg>2")), outputs.Output(""), outputs.Output("two", ("<svg>3",))]
+    monkeypatch.setattr(outputs, "run", lambda *_: [*drawn, outputs.Output("ValueError: too large\n")])
+    monkeypatch.setitem(sys.modules, "_harness", SimpleNamespace(machine=lambda: MACHINE))
+    shown = outputs.show(TEXT, json.loads(outputs.record(page).read_text("utf-8")), "page.md")
+    places = [shown.index(f"![](page-{number}.svg)") for number in (1, 2, 3)]
+    assert shown.index("one 1") < places[0] < places[1] < shown.index("Some words.") < places[2]
+    for number in (1, 2, 3):
+        assert (tmp_path / f"page-{number}.svg").read_text("utf-8") == f"<svg>{number}"
 
 
 def test_the_machine_is_named(outputs, recorded):

@@ -7,6 +7,7 @@ ever cleared.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import threading
@@ -15,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import jax
 
-from ._compat import get_global, set_global
+from ._compat import get_global, is_tracing, set_global
 from .errors import KernelTypeError, SettingError, UnknownPlatformError
 
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -124,9 +125,15 @@ def remembered_default(operator: int, platform: str) -> str | None:
 
 
 def define_anew() -> None:
-    """Make JAX trace all functions again: the definition of an operator that they may call has changed."""
-    with _lock:
-        set_global(_definitions, get_global(_definitions) + 1)
+    """Make JAX trace all functions again: the definition of an operator that they may call has changed.
+
+    The count keeps what other threads are tracing from being found later. While this thread traces, nothing changes:
+    its trace would not be found either, and be made again, with the definition, in each call.
+    """
+    if not is_tracing():
+        with _lock:
+            set_global(_definitions, get_global(_definitions) + 1)
+        jax.clear_caches()  # nothing of it would be found
 
 
 @contextmanager
@@ -168,6 +175,32 @@ def debug_mode(enabled: bool = True) -> Iterator[None]:
 def is_debugging() -> bool:
     """Return True in debug mode (`debug_mode`)."""
     return _debug_from_environment() if _debug.value is None else bool(_debug.value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """The settings of a call when it was traced. The call may be lowered later, and in another thread.
+
+    (JAX before 0.11 calls the functions that partition a program from a thread of XLA's.)
+
+    Attributes:
+      requested: ((platform, backend), …) of the surrounding `use_backend` contexts.
+      debug: whether the call is in debug mode.
+    """
+
+    requested: tuple[tuple[str, str], ...] = ()
+    debug: bool = False
+
+    @classmethod
+    def present(cls) -> Settings:
+        """Return the settings of this thread."""
+        return cls(_requested.value, is_debugging())
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Apply the settings inside the ``with`` block."""
+        with _requested(self.requested), debug_mode(self.debug):
+            yield
 
 
 @functools.cache  # a later change of the variable would not apply to functions that are already jitted

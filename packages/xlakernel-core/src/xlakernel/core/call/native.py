@@ -19,7 +19,7 @@ from jax.interpreters import mlir
 from jax.sharding import AxisType
 
 from .._compat import is_partitioned, vary_alike
-from ..config import debug_mode, is_exporting
+from ..config import Settings, is_exporting
 from ..errors import PlatformError, SideEffectError, VmapMethodError
 from ..structs import Struct
 from .batch import BatchFunction
@@ -124,7 +124,7 @@ class NativeCall(Call):
       aliases: (input, output) pairs that share memory.
       vmap_method: see `VMAP_METHODS`.
       has_side_effect: run the kernel even if its results are not used, and the slices of a batch one after the other.
-      debug: check the kernel's reads and writes (`config.debug_mode`).
+      settings: the settings when the call was traced.
       sharding_rule: the rule that splits the call over devices; None: the call is not split.
       batch: sizes of the leading dimensions that ``vmap`` added, outermost first.
       wrapper: the wrapper that makes the call, compared by identity: a kernel that is wrapped again may refer to other
@@ -138,7 +138,7 @@ class NativeCall(Call):
     aliases: tuple[tuple[int, int], ...] = ()
     vmap_method: str | BatchFunction | None = "native"
     has_side_effect: bool = False
-    debug: bool = False
+    settings: Settings = dataclasses.field(default_factory=Settings)
     sharding_rule: ShardingRule | None = None
     batch: tuple[Hashable, ...] = ()  # ints, or symbolic under jax.export
     wrapper: Hashable = dataclasses.field(default=None, repr=False)
@@ -231,7 +231,7 @@ class NativeCall(Call):
         count = len(inputs) - len(self.scalars)
         scalars = self.scalars_of(inputs[count:])
         target = kernel.target(
-            inputs[:count], outs, scalars, ordered=self.has_side_effect, debug=self.debug, levels=levels
+            inputs[:count], outs, scalars, ordered=self.has_side_effect, debug=self.settings.debug, levels=levels
         )
         # The attributes are passed as ``backend_config``: as keywords they could clash with parameters of the rule.
         rule = jax.ffi.ffi_lowering(
@@ -247,7 +247,7 @@ class NativeCall(Call):
     def _run_batch(self, *operands: Any) -> list[Any]:
         assert isinstance(self.vmap_method, BatchFunction)
         count = len(operands) - len(self.scalars)
-        with debug_mode(self.debug):
+        with self.settings.applied():
             return self.vmap_method.run(self.batch, self.outs, operands[:count], operands[count:])
 
 

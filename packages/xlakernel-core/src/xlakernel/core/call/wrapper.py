@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from .._compat import is_tracing, vary_alike
-from ..config import is_debugging
+from ..config import Settings
 from ..errors import ArgumentError, ArityError, ShardingRuleError, VmapMethodError
 from ..identity.same import Same
 from ..structs import Struct, check_inputs, check_plain, counted, keywords_of, of_structs
@@ -217,7 +217,7 @@ class _Wrapped:
             vmap_method=BatchFunction(self.name, Same(method), form, tree, order) if callable(method) else method,
             has_side_effect=self.has_side_effect,
             sharding_rule=rule,
-            debug=is_debugging(),
+            settings=Settings.present(),
             wrapper=self,
         )
         run = self._differentiable(call, form, tree, order)

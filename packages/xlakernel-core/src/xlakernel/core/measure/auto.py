@@ -186,7 +186,9 @@ def known_choice(
     static: Any,
     mapped: Sequence[Level],
 ) -> str | None:
-    """Return the backend for a traced call of *op* that requests ``"auto"``; None, with a warning, if none is known.
+    """Return the backend for a traced call of *op* that requests ``"auto"``; None if none is known.
+
+    A warning tells so, if there are several backends.
 
     Args:
       op: the operator, or its backends.
@@ -198,7 +200,7 @@ def known_choice(
     """
     backends = tuple(sorted(op.available_backends(platform)))
     if len(backends) < 2:
-        return backends[0] if backends else None
+        return None
     devices = _local_devices(platform)
     inputs = tuple((slice_shape(x.shape, i, mapped), x.dtype) for i, x in enumerate(ins))
     call = describe_call(inputs, tuple((out.shape, out.dtype) for out in outs), static)

@@ -12,6 +12,7 @@ from ..config import (
     PLATFORMS,
     check_backend,
     check_platform,
+    define_anew,
     remember_default,
     remembered_default,
     requested_backends,
@@ -60,6 +61,7 @@ class Backends:
         self._changed = changed
         self._number = next(_numbers)
         self._set: set[str] = set()  # the platforms whose default was set
+        self._is_followed = False
         self.leader: Backends | None = None
 
     # Kernels.
@@ -165,9 +167,24 @@ class Backends:
         if backend != AUTO:
             self.entry(platform, backend)
         self._set.add(platform)
-        # The first backend is the default without being set, unless another operator's choice would apply.
-        is_initial = backend == self.first_backend(platform) and self.leader is None
+        # The first backend is the default without being set, unless the choice of one operator applies to others.
+        is_initial = backend == self.first_backend(platform) and self.leader is None and not self._is_followed
         remember_default(self._number, platform, None if is_initial else backend)
+
+    def follow(self, leader: Backends) -> None:
+        """Use the defaults of *leader*; see `XLACustomKernel.def_default_of`."""
+        above: Backends | None = leader
+        while above is not None:
+            if above is self:
+                raise ArgumentError(
+                    f"{self.name}: def_default_of was given {leader.name}, whose defaults are those of {self.name}; "
+                    "give the operator whose defaults are set."
+                )
+            above = above.leader
+        self.leader, leader._is_followed = leader, True
+        self._changed()
+        if self._is_followed:  # also calls of its followers change
+            define_anew()
 
     def _chosen_default(self, platform: str) -> str | None:
         own = remembered_default(self._number, platform)

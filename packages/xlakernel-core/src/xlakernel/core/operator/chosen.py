@@ -9,6 +9,7 @@ from typing import Any
 from ..errors import GeneratorError, ResultError, XLAKernelError
 from ..structs import Struct, counted, text_of
 from .backends import Backends
+from .dispatch import Definition
 
 # Class of a compiled kernel → its wrapper. Classes are given by names, so that no compiler has to be imported.
 _WRAPPERS = {
@@ -26,6 +27,7 @@ class ChosenKernel:
     platform: str
     backend: str
     outs: Sequence[Struct]
+    definition: Definition | None = None
 
     def __str__(self) -> str:
         return f"the {self.backend!r} kernel for {self.platform!r}"
@@ -37,7 +39,9 @@ class ChosenKernel:
 
     def generate(self, static: Mapping[str, Any]) -> Callable[..., list[Any]]:
         """Return the kernel as a function that returns a list of results, checked against ``outs``."""
-        generator = self.backends.entry(self.platform, self.backend).kernel_generator
+        entry = self.backends.entry(self.platform, self.backend)  # an error if there is none
+        known = {} if self.definition is None else self.definition.generators
+        generator = known.get((self.platform, self.backend), entry.kernel_generator)
         kernel = self._guard(f"the generator of {self}", generator, outs=list(self.outs), **static)
         if not callable(kernel):
             raise GeneratorError(

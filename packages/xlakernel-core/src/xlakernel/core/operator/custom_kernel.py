@@ -16,7 +16,7 @@ from ..call.derivatives.differentiable import Differentiable
 from ..call.outs import check_enabled, check_has_effect, check_has_order, flatten_outs
 from ..call.pickling import MissingKernel, callers_module, find, name_in_module
 from ..call.results import is_none
-from ..config import AUTO, check_backend, is_auto_possible, is_debugging
+from ..config import AUTO, Settings, check_backend, is_auto_possible
 from ..errors import XLAKernelError
 from ..measure import auto
 from ..measure.benchmark import BenchmarkCase, benchmark
@@ -91,7 +91,8 @@ class XLACustomKernel:
     is not chosen.
 
     A kernel, rule or default that replaces another applies to functions that are already jitted, too: JAX traces all
-    functions once more. Programs that were compiled ahead of time or exported keep theirs.
+    functions once more. What was traced and kept (a jaxpr, a program compiled ahead of time or exported) keeps its own,
+    and a definition made while JAX traces applies to later traces.
 
     ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
     `def_transpose`, or by rules of the JAX primitive (`def_jvp_rule`, `def_transpose_rule`).
@@ -141,7 +142,6 @@ class XLACustomKernel:
         self._call: Callable[..., Any] | None = None
         self.tags: frozenset[str] = frozenset()
         self.benchmark_data: Callable[..., Any] | None = None
-        self._calls: dict[Any, Callable[..., Any]] = {}
         replaced = register(self, name, replace=replace)
         if replaced is not None:  # kernels that call it by the name of a global get this operator
             replaced.primitive.define_anew()
@@ -198,13 +198,14 @@ class XLACustomKernel:
             structs, keywords = flatten_outs(outs, self.name)[0], Static.of(self.name, static)
             backend = auto.backend_of_call(self, ins, structs, backend, keywords)
         key = _key_of(backend, outs, static)
-        apply = None if key is None else self._calls.get(key)
+        calls = self.primitive.calls
+        apply = None if key is None else calls.get(key)
         if apply is None:
             apply = self._checked_call(outs, backend, static)
             if key is not None:
-                if len(self._calls) >= _MOST_CALLS:
-                    self._calls.clear()
-                self._calls[key] = apply
+                if len(calls) >= _MOST_CALLS:
+                    calls.clear()
+                calls[key] = apply
         # JAX refuses an array in another byte order only as long as there is no compiled program for the native dtype.
         # Such a program would read the bytes in native order.
         for x in ins:
@@ -230,10 +231,12 @@ class XLACustomKernel:
             self.primitive.is_used = True
             check_inputs(ins, self.name)
             check_enabled(structs, self.name)
-            rule = self.primitive.sharding_rule(dict(static.items))
+            definition = self.primitive.definition
+            rule = definition.sharding_rule(static)
             if rule is not None:
                 rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], structs)
-            dispatch = Dispatch(tuple(self._backends.requested(backend).items()), is_debugging())
+            requested = tuple(self._backends.requested(backend).items())
+            dispatch = Dispatch(requested, Settings.present(), definition=definition)
             run = functools.partial(self.primitive.bind, outs=structs, dispatch=dispatch, static=static)
             declared = self._rules.declared
             if declared is None:
@@ -297,9 +300,11 @@ class XLACustomKernel:
 
         Args:
           other: the operator that provides the defaults.
+
+        Raises:
+          ArgumentError: if *other* is this operator, or has the defaults of this operator.
         """
-        self._backends.leader = other._backends
-        self.primitive.define_anew()
+        self._backends.follow(other._backends)
 
     @property
     def defaults(self) -> dict[str, str]:

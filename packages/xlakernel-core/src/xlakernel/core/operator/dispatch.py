@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from ..call.levels import Level
+from ..call.sharding.rule import ShardingRule
+from ..config import Settings
 from ..errors import StaticArgumentError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Definition:
+    """The kernels and the sharding rule of an operator when a call was traced. Equal to itself alone.
+
+    Attributes:
+      operator: the operator's primitive. The rules of an operator may pass the choices of its calls to other operators.
+      generators: (platform, backend) → kernel generator.
+      sharding: the rule that splits a call, or a function of the static keywords that returns it.
+    """
+
+    operator: Any
+    generators: Mapping[tuple[str, str], Callable[..., Any]]
+    sharding: Callable[..., str] | str | None
+
+    def sharding_rule(self, static: Static) -> ShardingRule | None:
+        """Return the sharding rule of calls with these static keywords; None if there is none."""
+        text = self.sharding(**dict(static.items)) if callable(self.sharding) else self.sharding
+        return None if text is None else ShardingRule.parse(text, self.operator.name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,13 +43,16 @@ class Dispatch:
       backends: (platform, backend) pairs that were requested when the call was traced. For another platform, the
         lowering chooses the backend that was registered first. The lowering also replaces ``"auto"`` by a backend
         (`measure.auto`).
-      debug: the debug mode (`config.debug_mode`) when the call was traced; None: the mode when the call is lowered.
+      settings: the settings when the call was traced, which apply to the operators that the kernel calls.
       mapped: the levels of ``jax.vmap`` around the kernel, innermost first.
+      definition: the operator's definition when the call was traced. A program that is kept and lowered later, such as
+        a jaxpr, has the kernels that fit the rules that it was traced with.
     """
 
     backends: tuple[tuple[str, str], ...] = ()
-    debug: bool | None = None
+    settings: Settings | None = None
     mapped: tuple[Level, ...] = ()
+    definition: Definition | None = dataclasses.field(default=None, repr=False)
 
     def batched(self, axes: Sequence[int | None], size: Any) -> Dispatch:
         """Return the same choices under one more ``jax.vmap``."""
@@ -107,5 +132,5 @@ def kinds(value: Any) -> Any:
     return type(value)
 
 
-#: The dispatch of a call that a user's rule binds without ``dispatch``.
+#: The dispatch of a call that a user's rule binds without ``dispatch``. `OperatorPrimitive.bind` adds what is missing.
 DIRECT = Dispatch()

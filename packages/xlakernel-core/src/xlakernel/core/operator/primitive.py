@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 from jax.extend.core import jaxpr_as_fun
 
-from .._compat import NativeCallEffect, vary_alike
+from .._compat import NativeCallEffect, is_tracing, vary_alike
 from ..call.levels import map_levels
 from ..call.primitive import Call, CallPrimitive
 from ..call.sharding.rule import ShardingRule
-from ..config import AUTO, debug_mode, define_anew, is_debugging
+from ..config import AUTO, Settings, define_anew
 from ..errors import BackendNotFoundError, GeneratorError
 from ..measure import auto
 from ..structs import Struct
 from .backends import Backends
 from .chosen import ChosenKernel
-from .dispatch import DIRECT, Dispatch, Static
+from .dispatch import DIRECT, Definition, Dispatch, Static
 
 # JAX's name of a platform → the name in this package.
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
@@ -56,7 +56,8 @@ class OperatorCall(Call):
 
     def rule(self, inputs: Sequence[Any]) -> ShardingRule | None:
         """Return the sharding rule, batch dimensions included."""
-        rule = self.primitive.sharding_rule(dict(self.static.items))
+        assert self.dispatch.definition is not None
+        rule = self.dispatch.definition.sharding_rule(self.static)
         return None if rule is None else rule.under(self.dispatch.mapped)
 
     def part(self, outs: Sequence[Struct]) -> OperatorCall:
@@ -94,9 +95,9 @@ class OperatorCall(Call):
     def run(self, platform: str, *inputs: Any) -> list[Any]:
         """Compute the call by the kernel of its backend."""
         ((platform, backend),) = self.dispatch.backends
-        debug = is_debugging() if self.dispatch.debug is None else self.dispatch.debug
-        with debug_mode(debug):
-            chosen = ChosenKernel(self.primitive.backends, platform, backend, self.outs)
+        assert self.dispatch.settings is not None
+        with self.dispatch.settings.applied():
+            chosen = ChosenKernel(self.primitive.backends, platform, backend, self.outs, self.dispatch.definition)
             mapped = map_levels(chosen.generate(dict(self.static.items)), self.dispatch.mapped)
             if self.has_side_effect:
                 return list(mapped(*inputs))
@@ -121,6 +122,9 @@ class OperatorPrimitive(CallPrimitive):
         self.has_side_effect = has_side_effect
         #: The rule that splits the operator's calls, or a function of the static keywords that returns it.
         self.sharding: Callable[..., str] | str | None = None
+        self._definition: Definition | None = None
+        #: The jitted calls of the operator, by their static arguments.
+        self.calls: dict[Any, Callable[..., Any]] = {}
         #: True if a call was traced since the operator was last defined anew: programs may contain one.
         self.is_used = False
         #: True if a program contains a call for which ``"auto"`` found no measurement.
@@ -140,6 +144,9 @@ class OperatorPrimitive(CallPrimitive):
             static = Static.of(self.name, keywords)
         structs = tuple(Struct(out.shape, out.dtype) for out in outs)
         self.is_used = True
+        if dispatch.definition is None or dispatch.definition.operator is not self:
+            settings = dispatch.settings or Settings.present()
+            dispatch = dataclasses.replace(dispatch, definition=self.definition, settings=settings)
         results = super().bind(*vary_alike(ins), outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
         return list(results)
 
@@ -147,15 +154,21 @@ class OperatorPrimitive(CallPrimitive):
         """Return the call that has these parameters."""
         return OperatorCall(self, **params)
 
-    def sharding_rule(self, static: Mapping[str, Any]) -> ShardingRule | None:
-        """Return the sharding rule of calls with these static keywords; None if there is none."""
-        text = self.sharding(**static) if callable(self.sharding) else self.sharding
-        return None if text is None else ShardingRule.parse(text, self.name)
+    @property
+    def definition(self) -> Definition:
+        """The present definition."""
+        if self._definition is None:
+            entries = [entry for entries in self.backends.kernels.values() for entry in entries.values()]
+            generators = {(entry.platform, entry.backend): entry.kernel_generator for entry in entries}
+            self._definition = Definition(self, generators, self.sharding)
+        return self._definition
 
     def define_anew(self) -> None:
         """Make JAX trace all functions again if a program may contain a call of the operator."""
+        self._definition = None
+        self.calls.clear()
         if self.is_used:
-            self.is_used = False  # first: another thread may trace a call at any time
+            self.is_used = is_tracing()  # first: another thread may trace a call at any time
             define_anew()
 
     def measured(self) -> None:
