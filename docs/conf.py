@@ -78,7 +78,7 @@ def draw_svg(app):
     os.environ["IPYTHONDIR"] = str(profile.parent)
 
 
-RECORDED = {"tutorials/numba-cuda"}
+RECORDED = {"tutorials/numba-cuda", "cookbook/libraries"}
 
 
 def show_recorded_outputs(app, docname, source):

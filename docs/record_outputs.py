@@ -4,8 +4,9 @@
 
 runs the cells of a page in order and writes their outputs beside it, with a hash of each source and the machine
 (``numba-cuda.outputs.json``). It needs only what the cells import. Like IPython, it shows the value of a cell's last
-expression, and the error of a cell with the tag ``raises-exception``. `conf.py` shows the outputs below their cells,
-and refuses to build a page whose cells are no longer those that were recorded.
+expression, the figures that a cell draws with Matplotlib, and the error of a cell with the tag ``raises-exception``.
+Figures are files beside the page (``libraries-1.svg``). `conf.py` shows the outputs below their cells, and refuses to
+build a page whose cells are no longer those that were recorded.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import hashlib
 import io
 import json
 import linecache
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -52,6 +54,13 @@ class Cell(NamedTuple):
         return hashlib.sha256(repr((self.source, sorted(self.tags))).encode()).hexdigest()[:16]
 
 
+class Output(NamedTuple):
+    """What a cell printed, and the figures that it drew, as SVG."""
+
+    text: str
+    figures: tuple[str, ...] = ()
+
+
 def _cell(match: re.Match[str]) -> Cell:
     options, source = match.groups()
     tags = re.findall(r"[\w-]+", "".join(re.findall(r"^:tags:(.*)", options, re.MULTILINE)))
@@ -74,7 +83,7 @@ def outputs_beside(page: Path) -> Path:
     return page.with_suffix(".outputs.json")
 
 
-def run(cells: Sequence[Cell], page: str, namespace: dict[str, Any] | None = None) -> list[str]:
+def run(cells: Sequence[Cell], page: str, namespace: dict[str, Any] | None = None) -> list[Output]:
     """Run cells in one namespace; return the output of each.
 
     Args:
@@ -106,8 +115,21 @@ def run(cells: Sequence[Cell], page: str, namespace: dict[str, Any] | None = Non
                     raise CellError(f"{name}: it raises no error.")
         if err.getvalue():
             raise CellError(f"{name}: it wrote to stderr:\n{err.getvalue()}")
-        outputs.append(out.getvalue())
+        outputs.append(Output(out.getvalue(), _figures()))
     return outputs
+
+
+def _figures() -> tuple[str, ...]:
+    """Return the open figures of Matplotlib as SVG, and close them."""
+    if "matplotlib.pyplot" not in sys.modules:
+        return ()
+    plt, found = sys.modules["matplotlib.pyplot"], []
+    for number in plt.get_fignums():
+        file = io.StringIO()
+        plt.figure(number).savefig(file, format="svg", bbox_inches="tight", metadata={"Date": None})
+        found.append(file.getvalue())
+    plt.close("all")
+    return tuple(found)
 
 
 def _execute(source: str, name: str, namespace: dict[str, Any]) -> None:
@@ -146,15 +168,16 @@ def show(text: str, recorded: Mapping[str, Any], page: str) -> str:
             f"{page}: {_PLACE!r} must stand in it once; it stands there {text.count(_PLACE)} times."
         )
     rest = iter(outputs)
-    text = _CELL.sub(lambda match: _with_output(_cell(match), next(rest)["output"]), text)
+    text = _CELL.sub(lambda match: _with_output(_cell(match), **next(rest)), text)
     return text.replace(_PLACE, describe(recorded["machine"]))
 
 
-def _with_output(cell: Cell, output: str) -> str:
+def _with_output(cell: Cell, output: str, figures: Sequence[str] = (), **_: Any) -> str:
     if _HIDDEN in cell.tags:
         return ""
     code = f"```python\n{cell.source}```"
-    return f"{code}\n\n````{{code-block}} none\n:class: recorded\n\n{output}````" if output else code
+    text = [f"````{{code-block}} none\n:class: recorded\n\n{output}````"] if output else []
+    return "\n\n".join([code, *text, *(f"![]({name})" for name in figures)])
 
 
 def describe(machine: Mapping[str, Any]) -> str:
@@ -177,9 +200,17 @@ def record(page: Path) -> Path:
     described = machine()
     if "gpu" not in described:
         raise SystemExit(f"{page}: its outputs are recorded on a GPU, and JAX finds none: {described['devices']}.")
+    os.environ |= {"MATPLOTLIBRC": str(Path(__file__).with_name("matplotlibrc")), "MPLBACKEND": "agg"}
     cells = cells_of(page.read_text("utf-8"))
     outputs = run(cells, page.name)
-    found = [{"hash": cell.digest, "output": output} for cell, output in zip(cells, outputs, strict=True)]
+    found: list[dict[str, Any]] = []
+    count = 0
+    for cell, output in zip(cells, outputs, strict=True):
+        figures = []
+        for count, figure in enumerate(output.figures, count + 1):  # noqa: B020  # numbered through the page
+            page.with_name(f"{page.stem}-{count}.svg").write_text(figure, "utf-8")
+            figures.append(f"{page.stem}-{count}.svg")
+        found.append({"hash": cell.digest, "output": output.text} | ({"figures": figures} if figures else {}))
     path = outputs_beside(page)
     path.write_text(json.dumps({"machine": described, "cells": found}, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return path

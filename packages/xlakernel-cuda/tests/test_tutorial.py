@@ -77,6 +77,7 @@ def recorded(outputs):
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile calls functions of torch that are deprecated
 @pytest.mark.parametrize("page", PAGES)
 def test_every_cell_runs(outputs, page):
     for module in PAGES[page]:
