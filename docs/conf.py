@@ -32,6 +32,18 @@ author = "xlakernel developers"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build", "examples"]
 
+# Names of other projects are links where the pages are published. Elsewhere the build needs no network.
+if os.environ.get("READTHEDOCS") == "True":
+    extensions.append("sphinx.ext.intersphinx")
+intersphinx_mapping = {
+    "python": ("https://docs.python.org/3/", None),
+    "numpy": ("https://numpy.org/doc/stable/", None),
+    "scipy": ("https://docs.scipy.org/doc/scipy/", None),
+    "jax": ("https://docs.jax.dev/en/latest/", None),
+    "numba": ("https://numba.readthedocs.io/en/stable/", None),
+    "warp": ("https://nvidia.github.io/warp/", None),
+}
+
 html_theme = "furo"
 html_title = "xlakernel"
 html_theme_options = {
