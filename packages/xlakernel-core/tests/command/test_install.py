@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from xlakernel.command import install
-from xlakernel.command.install import Source, install_command, requirement
+from xlakernel.command.install import Source, install_command, pip_arguments
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_from_a_clone(from_source):
     assert install_command("sparse") == ("pip install /clone/packages/xlakernel-numba /clone/packages/xlakernel-sparse")
     from_source(Path("/my clone/packages"), "editable")
     assert install_command("numba") == 'pip install -e "/my clone/packages/xlakernel-numba"'
-    assert requirement("core", "export") == '-e "/my clone/packages/xlakernel-core[export]"'
+    assert pip_arguments("core", "export") == '-e "/my clone/packages/xlakernel-core[export]"'
 
 
 def test_from_a_repository(from_source):
@@ -44,7 +44,7 @@ def test_from_a_repository(from_source):
 @pytest.mark.parametrize("name", ["a b", "a&b", "a;b", "a$HOME", "a(b)", "a'b", 'a"b', "a`b", "a\\b"])
 def test_a_folder_is_one_argument_of_a_shell(from_source, name):
     from_source(Path("/", name), "clone")
-    assert shlex.split(requirement("warp")) == [f"/{name}/xlakernel-warp"]
+    assert shlex.split(pip_arguments("warp")) == [f"/{name}/xlakernel-warp"]
 
 
 def test_from_a_folder_of_wheels(from_source):
@@ -99,5 +99,5 @@ def test_sources_on_the_path(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
     found = install.source.__wrapped__()
-    assert found.kind == ("index" if found.folder is None else "editable")
-    assert found.folder is None or (found.folder / "xlakernel-core/pyproject.toml").is_file()
+    assert found.kind == ("index" if found.location is None else "editable")
+    assert found.location is None or (found.location / "xlakernel-core/pyproject.toml").is_file()

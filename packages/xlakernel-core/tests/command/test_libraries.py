@@ -4,7 +4,7 @@ import pytest
 
 from xlakernel.command.doctor import examine
 from xlakernel.command.facts import Facts
-from xlakernel.command.install import install_command, requirement
+from xlakernel.command.install import install_command, pip_arguments
 from xlakernel.command.probes import NO_ANSWER
 
 WARP = {"devices": ["cpu"]}
@@ -43,7 +43,7 @@ FAILED = {"error": "its process ended with Segmentation fault"}
     [
         ("jax", {}, {"jax": FAILED}, "pip install -U jax jaxlib"),
         ("jax", {"jax-cuda13-plugin": "0.6"}, {"jax": FAILED}, 'pip install -U "jax[cuda13]"'),
-        ("core", {}, {"jax": JAX, "core": FAILED}, f"pip install -U {requirement('core')} jax"),
+        ("core", {}, {"jax": JAX, "core": FAILED}, f"pip install -U {pip_arguments('core')} jax"),
         ("numba", {}, {"numba": FAILED}, "pip install -U numba llvmlite"),
         ("driver", {}, {"driver": FAILED}, None),
         ("warp", {"warp-lang": "1.19"}, {"warp": FAILED}, "pip install -U warp-lang"),

@@ -9,7 +9,7 @@ import pytest
 from xlakernel.core.errors import RecordingError
 from xlakernel.core.gpu.launchable import Launchable
 from xlakernel.core.gpu.plan import Array, Copy, Fill, Launch, Pointer
-from xlakernel.core.gpu.recording.graph import Capture, without_overlaps
+from xlakernel.core.gpu.recording.graph import Capture, merge_overlaps
 from xlakernel.core.gpu.recording.match import Recording, StructMismatch, match
 
 ARRAYS = (Array("input", 0, "float32", (8,)), Array("output", 0, "float32", (8,)))
@@ -115,12 +115,12 @@ def test_temporary_memory_becomes_scratch(kind):
     ],
 )
 def test_blocks_that_the_driver_puts_at_one_address_are_one(blocks, expected):
-    assert without_overlaps(blocks) == expected
+    assert merge_overlaps(blocks) == expected
 
 
 def test_a_larger_block_at_the_address_of_a_smaller_one_has_room_in_the_scratch():
     def at(first):
-        allocations = without_overlaps([(1 << 30, 16), (1 << 30, 4096)])
+        allocations = merge_overlaps([(1 << 30, 16), (1 << 30, 4096)])
         return recording(first, [launch(1 << 30), launch((1 << 30) + 1024)], allocations=allocations)
 
     plan, _ = matched(at(A), at(B))

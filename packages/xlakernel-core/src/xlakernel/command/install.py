@@ -1,4 +1,4 @@
-"""Installation commands of our packages, the same in the command's output and in the packages' errors."""
+"""Installation commands shown by the xlakernel command and in error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-# Our packages that a package depends on, besides xlakernel-core, which is installed.
+# Dependencies on other xlakernel packages. xlakernel-core is omitted because it is installed.
 _NEEDS = {"sparse": ("numba",)}
 
 
@@ -19,12 +19,12 @@ class Source(NamedTuple):
     """The origin of the installed xlakernel-core.
 
     Attributes:
-      folder: for a clone or wheels, the folder that contains the packages; for a repository, the address of a package
-        without the package's name at the end; for an index, such as PyPI, None.
+      location: for a clone or wheels, the folder that contains the packages; for a repository, a URL prefix to which a
+        package's name is appended; for an index, such as PyPI, None.
       kind: ``"clone"``, ``"editable"``, ``"wheels"``, ``"repository"`` or ``"index"``.
     """
 
-    folder: Path | str | None
+    location: Path | str | None
     kind: str
 
 
@@ -36,18 +36,18 @@ def install_command(package: str, extra: str = "") -> str:
       extra: an extra of the package.
     """
     return " ".join(
-        ["pip install", *(requirement(name) for name in _NEEDS.get(package, ())), requirement(package, extra)]
+        ["pip install", *(pip_arguments(name) for name in _NEEDS.get(package, ())), pip_arguments(package, extra)]
     )
 
 
-def requirement(package: str, extra: str = "") -> str:
+def pip_arguments(package: str, extra: str = "") -> str:
     """Return the arguments of ``pip install`` for one of our packages; see `install_command`."""
-    folder, kind = source()
+    location, kind = source()
     name = f"xlakernel-{package}"
     if kind == "repository":
-        return _quoted(f"{name}{f'[{extra}]' if extra else ''} @ {folder}{name}")
-    options = {"editable": "-e ", "wheels": f"--find-links {_quoted(str(folder))} "}.get(kind, "")
-    place = f"{folder}/{name}" if folder is not None and kind != "wheels" else name
+        return _quoted(f"{name}{f'[{extra}]' if extra else ''} @ {location}{name}")
+    options = {"editable": "-e ", "wheels": f"--find-links {_quoted(str(location))} "}.get(kind, "")
+    place = f"{location}/{name}" if location is not None and kind != "wheels" else name
     return options + _quoted(f"{place}[{extra}]" if extra else place)
 
 

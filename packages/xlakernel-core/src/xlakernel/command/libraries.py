@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from .facts import Facts
 from .findings import Finding
-from .install import install_command, requirement
+from .install import install_command, pip_arguments
 from .probes import NO_ANSWER, Answer
 
 _PLATFORMS = ("cpu", "gpu", "tpu")
@@ -26,7 +26,7 @@ class Library:
       name: the name of the finding.
       stops: the backends and platforms that need the library.
       reinstall: the command that reinstalls it; ``{generation}`` stands for the major version of CUDA, such as 13,
-        and ``{core}`` for the requirement of xlakernel-core.
+        and ``{core}`` for the arguments of pip that install xlakernel-core.
       works: a function of the answer of the library's probe that returns the text of the finding.
       users: our packages that need the library.
       missing: the consequence if the library is missing.
@@ -118,7 +118,7 @@ def _state(facts: Facts, library: Library) -> Finding:
         return Finding(name, "problem" if is_used else "note", text, fix, stops=library.stops)
     if "error" not in answer:
         return Finding(name, "ok", library.works(answer))
-    fix = library.reinstall.format(generation=generation, core=requirement("core"))
+    fix = library.reinstall.format(generation=generation, core=pip_arguments("core"))
     if NO_ANSWER in answer["error"]:  # the machine may be busy
         fix = "xlakernel doctor --timeout 120"
     elif variable := next((found for found in _VARIABLE.findall(answer["error"]) if found in facts.variables), None):

@@ -135,7 +135,7 @@ class JaxCallable:
 
         return kernel_function(
             self.xlakernel,
-            signature.filled,
+            signature.without_defaults,
             outs,
             vmap_method=vmap_method,
             input_output_aliases=signature.aliases,

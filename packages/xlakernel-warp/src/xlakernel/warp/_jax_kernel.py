@@ -187,7 +187,7 @@ class JaxKernel:
 
         return kernel_function(
             kernel,
-            signature.filled,
+            signature.without_defaults,
             outs,
             vmap_method=vmap_method,
             input_output_aliases=signature.aliases,

@@ -30,29 +30,29 @@ class Signature:
     Attributes:
       name: the name of the kernel or function, for messages.
       parameters: all parameters, inputs before outputs.
-      count: the number of parameters that are passed in a call.
+      num_passed: the number of parameters that are passed in a call.
       in_out: the names of parameters that are both input and output, in the order of the parameters.
     """
 
     name: str
     parameters: tuple[Parameter, ...]
-    count: int
+    num_passed: int
     in_out: tuple[str, ...]
 
     @property
-    def given(self) -> tuple[Parameter, ...]:
+    def passed(self) -> tuple[Parameter, ...]:
         """The parameters that are passed in a call."""
-        return self.parameters[: self.count]
+        return self.parameters[: self.num_passed]
 
     @property
     def inputs(self) -> tuple[Parameter, ...]:
         """The arrays that are passed in a call."""
-        return tuple(parameter for parameter in self.given if parameter.is_array)
+        return tuple(parameter for parameter in self.passed if parameter.is_array)
 
     @property
     def outputs(self) -> tuple[Parameter, ...]:
         """The arrays that are only outputs."""
-        return self.parameters[self.count :]
+        return self.parameters[self.num_passed :]
 
     @property
     def aliases(self) -> dict[int, int]:
@@ -61,33 +61,33 @@ class Signature:
         return {i: output for output, i in enumerate(both)}
 
     @property
-    def filled(self) -> dict[str, Any]:
-        """The names of all arrays and scalars of a call, without defaults, as `kernel_function` takes parameters."""
+    def without_defaults(self) -> dict[str, Any]:
+        """The mapping of parameters for `kernel_function`: the name of every array and scalar, without defaults."""
         names = [parameter.name for parameter in self.parameters] + [f"{name} (output)" for name in self.in_out]
         return dict.fromkeys(names, inspect.Parameter.empty)
 
     def divide(self, arguments: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the arrays among a call's arguments, and the scalars by name."""
-        if len(arguments) != self.count:
-            names = ", ".join(parameter.name for parameter in self.given)
+        if len(arguments) != self.num_passed:
+            names = ", ".join(parameter.name for parameter in self.passed)
             raise ArgumentError(
-                f"{self.name}: Expected {self.count} input{'s' * (self.count != 1)} ({names}), but got "
+                f"{self.name}: Expected {self.num_passed} input{'s' * (self.num_passed != 1)} ({names}), but got "
                 f"{len(arguments)}. Leave out the outputs, except those in in_out_argnames."
             )
-        pairs = list(zip(self.given, arguments, strict=True))
+        pairs = list(zip(self.passed, arguments, strict=True))
         return [x for p, x in pairs if p.is_array], {p.name: x for p, x in pairs if not p.is_array}
 
     def check_options(self, unknown: Iterable[str], known: Sequence[str]) -> None:
         """Raise `ArityError` if a call has options other than the *known* ones, such as the name of a scalar."""
         for name in unknown:
-            given = ", ".join(parameter.name for parameter in self.given)
+            names = ", ".join(parameter.name for parameter in self.passed)
             raise ArityError(
-                f"{self.name}: a call has no option {name!r}; the parameters are given by position, scalars among "
-                f"them: ({given}), and the options are {', '.join(known)}."
+                f"{self.name}: unknown option {name!r}. Pass all parameters, including scalars, by position: "
+                f"({names}). Options: {', '.join(known)}."
             )
 
     def first_shape(self, inputs: Sequence[Struct]) -> tuple[int, ...]:
-        """Return the extents of the first input, without those of a vector or matrix."""
+        """Return the shape of the first input in Warp, without the extents of its elements (vectors or matrices)."""
         if not inputs:
             raise OutputSpecError(
                 f"{self.name}: Unable to determine output dimensions, without an input: give output_dims=."
@@ -123,10 +123,10 @@ class Signature:
         if len(dims) == parameter.ndim:
             dims = (*dims, *parameter.inner)
         if len(dims) != parameter.rank or dims[parameter.ndim :] != parameter.inner:
-            inner = f", optionally followed by {parameter.inner} of its elements" if parameter.inner else ""
+            inner = f", optionally followed by the element shape {parameter.inner}" if parameter.inner else ""
             raise OutputSpecError(
-                f"{self.name}: Invalid output dimensions for argument {parameter.name!r}: {dims}; it is an array of "
-                f"{parameter.ndim} dimension{'s' * (parameter.ndim != 1)}{inner}."
+                f"{self.name}: Invalid output dimensions for argument {parameter.name!r}: {dims}; expected "
+                f"{parameter.ndim} extent{'s' * (parameter.ndim != 1)}{inner}."
             )
         return Struct(dims, jnp.dtype(dtype))
 
@@ -141,33 +141,35 @@ def divide_parameters(name: str, parameters: Sequence[Parameter], num_outputs: i
     if len(set(in_out)) != len(in_out):
         raise ArgumentError(f"{name}: in_out_argnames must not contain duplicate names, but is {list(in_out)}.")
     try:
-        count = operator.index(num_outputs)
+        num_outputs = operator.index(num_outputs)
     except TypeError:
         raise ArgumentError(f"{name}: num_outputs is {num_outputs!r}; expected an integer.") from None
     known = [parameter.name for parameter in parameters]
     listed = f"the parameters are ({', '.join(known)})"
     for wrong, text in (
-        (count < 1, "At least one output is required"),
-        (count > len(parameters), "Number of outputs cannot be greater than the number of kernel arguments"),
-        (count < len(in_out), "Number of outputs cannot be smaller than the number of in_out_argnames"),
+        (num_outputs < 1, "At least one output is required"),
+        (num_outputs > len(parameters), "Number of outputs cannot be greater than the number of kernel arguments"),
+        (num_outputs < len(in_out), "Number of outputs cannot be smaller than the number of in_out_argnames"),
     ):
         if wrong:
-            raise ArgumentError(f"{name}: {text}: num_outputs is {count}, in_out_argnames {list(in_out)}; {listed}.")
-    given = len(parameters) - count + len(in_out)
+            raise ArgumentError(
+                f"{name}: {text}: num_outputs is {num_outputs}, in_out_argnames {list(in_out)}; {listed}."
+            )
+    num_passed = len(parameters) - num_outputs + len(in_out)
     for label in in_out:
         if label not in known:
             raise ArgumentError(
                 f"{name}: in_out_argnames: {label!r} did not match any function argument names; {listed}."
             )
-        if known.index(label) >= given:
+        if known.index(label) >= num_passed:
             raise ArgumentError(
                 f"{name}: Expected an output-only argument for argument {label}: in_out arguments should be placed "
-                f"before output-only arguments; {listed}, the last {count - len(in_out)} of them only outputs."
+                f"before output-only arguments; {listed}, the last {num_outputs - len(in_out)} of them only outputs."
             )
     for position, parameter in enumerate(parameters):
-        if not parameter.is_array and (position >= given or parameter.name in in_out):
+        if not parameter.is_array and (position >= num_passed or parameter.name in in_out):
             raise KernelTypeError(f"{name}: All output arguments must be arrays; {parameter.name} is a scalar.")
-    return Signature(name, tuple(parameters), given, tuple(label for label in known if label in in_out))
+    return Signature(name, tuple(parameters), num_passed, tuple(label for label in known if label in in_out))
 
 
 def freeze_names(name: str, what: str, names: Any) -> tuple[str, ...]:

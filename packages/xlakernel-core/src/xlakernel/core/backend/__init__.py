@@ -1,4 +1,4 @@
-"""Facade of xlakernel.core for backends (packages that compile kernels): the names besides the public ones.
+"""Names that backends (packages that compile kernels) import in addition to xlakernel.core's public names.
 
 A backend subclasses `Kernel`: its method ``target`` compiles a handler and registers it. The backend's wrapper returns
 ``kernel_function(kernel, ...)``. For handlers that Numba's compiler builds, see `backend.native`; for recordings of GPU

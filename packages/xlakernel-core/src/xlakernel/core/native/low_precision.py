@@ -1,8 +1,9 @@
 """bfloat16 and float16 in CPU kernels: stored in 16 bits, computed in float32.
 
 Numba has no bfloat16 on the CPU, and its float16 has no arithmetic there. These two types promote to float32 in
-arithmetic. Stores round once, to nearest even, also from float64 and from integers that float32 cannot represent. The
-usual functions of one or two numbers compute in float32; functions of whole arrays do not accept these types.
+arithmetic. Each store rounds only once (to nearest, ties to even), even for float64 values and for integers that
+float32 cannot represent. The usual functions of one or two numbers compute in float32; functions of whole arrays do not
+accept these types.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ HALF = ir.HalfType()
 FLOAT = ir.FloatType()
 DOUBLE = ir.DoubleType()
 
-_NARROWER = (*types.integer_domain, types.boolean)
+_INTEGERS_AND_BOOLEAN = (*types.integer_domain, types.boolean)
 
 
 class LowPrecision(types.Type):  # type: ignore[misc]  # Numba has no stubs
     """A number that is converted to float32 in computations.
 
-    This class is not a `types.Number`: for these, Numba asks NumPy for a common type, and NumPy lacks the two dtypes.
+    This class is not a `types.Number`: Numba unifies these through their NumPy dtypes, and has none for the two types.
     """
 
     def unify(self, context: Any, other: types.Type) -> types.Type | None:
@@ -54,7 +55,7 @@ float16 = Float16("float16 in float32")
 
 
 def _to_odd(builder: ir.IRBuilder, value: Any) -> Any:
-    """Round a float64 "to odd": towards zero to a float32, whose last bit is set if the result is inexact.
+    """Round a float64 to a float32 "to odd": truncate, then set the last bit if the result is inexact.
 
     A second rounding, to 16 bits, then gives the same result as a direct rounding. Hardware may flush float32 denormals
     to zero. Denormals are therefore built from integers, as multiples of the smallest denormal, 2⁻¹⁴⁹.
@@ -67,18 +68,21 @@ def _to_odd(builder: ir.IRBuilder, value: Any) -> Any:
     below = builder.sub(builder.bitcast(nearest, I32), builder.zext(builder.fcmp_ordered(">", back, magnitude), I32))
     normal = builder.or_(below, builder.zext(builder.fcmp_ordered("!=", back, magnitude), I32))
 
-    tiny = builder.fcmp_ordered("<", magnitude, DOUBLE(2.0**-126))
-    multiple = builder.select(tiny, builder.fmul(magnitude, DOUBLE(2.0**149)), DOUBLE(0))
+    is_denormal = builder.fcmp_ordered("<", magnitude, DOUBLE(2.0**-126))
+    multiple = builder.select(is_denormal, builder.fmul(magnitude, DOUBLE(2.0**149)), DOUBLE(0))
     whole = builder.fptosi(multiple, I32)
     inexact = builder.fcmp_ordered("!=", builder.sitofp(whole, DOUBLE), multiple)
     denormal = builder.or_(whole, builder.zext(inexact, I32))
 
-    return builder.bitcast(builder.or_(builder.select(tiny, denormal, normal), sign), FLOAT)
+    return builder.bitcast(builder.or_(builder.select(is_denormal, denormal, normal), sign), FLOAT)
 
 
-def _to_double(context: Any, builder: ir.IRBuilder, source: Any, value: Any) -> Any:
+def _integer_to_double(context: Any, builder: ir.IRBuilder, source: Any, value: Any) -> Any:
     """Return an integer as a float64 rounded to odd; see `_to_odd`."""
     if source.bitwidth == 64:
+        # A float64 has 53 significant bits: integers of magnitude up to 2⁵³ are exact. Larger ones have up to 11 bits
+        # more (0x7FF): clear the lowest 11 bits, and set the next bit (1 << 11) if any of them was set. For signed
+        # integers, the offset 2⁵³ turns the test for the range from -2⁵³ to 2⁵³ into one unsigned comparison.
         large = builder.icmp_unsigned(">=", value, I64(1 << 53))
         if source.signed:
             large = builder.icmp_unsigned(">=", builder.add(value, I64(1 << 53)), I64(1 << 54))
@@ -124,9 +128,9 @@ def _define(kind: type, instance: LowPrecision, widen: Callable[..., Any], narro
     conversions.set_safe_convert(instance, types.float64)
     conversions.set_safe_convert(instance, types.complex64)
     conversions.set_safe_convert(instance, types.complex128)
-    for other in (types.float32, types.float64, *_NARROWER):
+    for other in (types.float32, types.float64, *_INTEGERS_AND_BOOLEAN):
         conversions.set_unsafe_convert(other, instance)
-    for other in _NARROWER:
+    for other in _INTEGERS_AND_BOOLEAN:
         conversions.set_unsafe_convert(instance, other)
 
     def from_instance(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
@@ -134,7 +138,7 @@ def _define(kind: type, instance: LowPrecision, widen: Callable[..., Any], narro
 
     def to_instance(context: Any, builder: Any, source: Any, target: Any, value: Any) -> Any:
         if isinstance(source, types.Integer) and source.bitwidth > 16:  # type: ignore[attr-defined]  # stubs lack it
-            value, source = _to_double(context, builder, source, value), types.float64
+            value, source = _integer_to_double(context, builder, source, value), types.float64
         if source == types.float64:
             return narrow(builder, _to_odd(builder, value))
         return narrow(builder, context.cast(builder, value, source, types.float32))
@@ -162,8 +166,9 @@ _ONE = np.float32(1)  # multiplication converts to float32 and keeps value and s
 def _compute_in_float32(function: Any) -> None:
     """Define *function*, of one or two numbers, for these types by conversion to float32."""
 
+    # Unannotated: Numba requires equal parameters, annotations included, of the overload and of its implementation.
     @overload(function, strict=False)
-    def unary(x):  # type: ignore[no-untyped-def]  # Numba compares the parameters, annotations included
+    def unary(x):  # type: ignore[no-untyped-def]
         return (lambda x: function(x * _ONE)) if isinstance(x, LowPrecision) else None
 
     @overload(function, strict=False)

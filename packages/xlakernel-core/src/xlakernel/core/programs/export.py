@@ -17,7 +17,7 @@ from ..errors import ArgumentError, ExportError, KernelTypeError, MissingDepende
 from ..ffi.registry import recipes_of, registered_targets
 from .allowed import allowing, check_allowed, read_allow
 from .artifact import StoredTarget, pack, unpack
-from .loading import of_platforms_here, prepare, steps
+from .loading import imports_and_pickles, of_platforms_here, prepare
 
 
 class Exported:
@@ -189,7 +189,7 @@ def deserialize(blob: bytes | bytearray | memoryview, *, allow: Collection[str] 
     _check_flatbuffers("deserialize")
     here = of_platforms_here(targets)
     with allowing(allowed):
-        check_allowed({key: step for target in here for key, step in steps(target).items()})
+        check_allowed({key: step for target in here for key, step in imports_and_pickles(target).items()})
         make = prepare(here)
         # Read after `prepare` imported modules, which may define the types of the program's arguments.
         exported = _read(program, made_with["jax"])

@@ -23,11 +23,14 @@ _REFERENCES = frozenset({"kernel", "function", "arrays", "stream"})
 _JAX_PLATFORMS = {"CUDA": "cuda", "ROCM": "rocm"}
 
 
-def steps(target: StoredTarget) -> dict[str, str]:
-    """Return the modules and pickles that a target needs, for `check_allowed`, without the modules of xlakernel.
+def imports_and_pickles(target: StoredTarget) -> dict[str, str]:
+    """Return the imports and pickles that a target needs, except the module of its backend, for `check_allowed`.
+
+    Returns:
+      ``{key: description}``; a key is the name of a module, or ``"sha256:..."`` for a pickle.
 
     Raises:
-      ExportError: if a field of the target's recipe that leads to code is malformed.
+      ExportError: if a field of the target's recipe that names a module or holds a pickle is malformed.
     """
     if not _RECIPE_MODULE.fullmatch(target.recipe.module):
         raise _malformed(
@@ -65,7 +68,7 @@ def of_platforms_here(targets: Iterable[StoredTarget]) -> list[StoredTarget]:
 
 
 def prepare(targets: Sequence[StoredTarget]) -> Callable[[], None]:
-    """Compare the kernels of targets that are not registered yet with the exported ones.
+    """Check for each unregistered target that its kernel equals the exported kernel.
 
     Returns:
       A function that compiles the kernels and registers the targets.
@@ -77,20 +80,22 @@ def prepare(targets: Sequence[StoredTarget]) -> Callable[[], None]:
     """
     for target in targets:
         check_loaded(target.name, target.platform, target.recipe)
-    missing = [target for target in targets if not is_registered(target.name, target.platform)]
+    unregistered = [target for target in targets if not is_registered(target.name, target.platform)]
     # Targets with pickles come last: opening a pickle may run any code.
-    ordered = sorted(missing, key=lambda target: any(key.startswith("sha256:") for key in steps(target)))
-    builders = [(target, _well_formed(target, functools.partial(_prepare, target))) for target in ordered]
+    ordered = sorted(
+        unregistered, key=lambda target: any(key.startswith("sha256:") for key in imports_and_pickles(target))
+    )
+    builders = [(target, _run_step(target, functools.partial(_prepare, target))) for target in ordered]
 
     def make() -> None:
         for target, build in builders:
             register = functools.partial(register_loaded, target.name, target.platform, target.recipe, build)
-            _well_formed(target, register)
+            _run_step(target, register)
 
     return make
 
 
-def _well_formed(target: StoredTarget, step: Callable[[], Any]) -> Any:
+def _run_step(target: StoredTarget, step: Callable[[], Any]) -> Any:
     """Run a step of making *target*. The recipe may contain anything, so any error becomes an `ExportError`."""
     try:
         return step()

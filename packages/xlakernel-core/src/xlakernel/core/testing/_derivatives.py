@@ -79,8 +79,8 @@ class _Problem:
         return self.epsilon <= epsilon(np.float64)
 
     @property
-    def precision(self) -> str:
-        """A remark for the report."""
+    def remark(self) -> str:
+        """The method and the accuracy of the check, for the report."""
         precision = "double" if self.is_double else "the kernel's own"
         unresolved = 4 * self.epsilon ** (2 / 3)
         return (
@@ -96,8 +96,8 @@ class _Problem:
     def check_accuracy(self, size: float, error: float, scale: float = 1.0) -> None:
         """Raise an error if the differences are too inaccurate to check a derivative.
 
-        The error may be large relative to a derivative that is small compared with the results: then only its smallness
-        is checked.
+        For a derivative much smaller than the results, a large relative error is accepted: the check then verifies only
+        that the derivative is small.
 
         Args:
           size: the magnitude of the derivative by finite differences.
@@ -105,7 +105,7 @@ class _Problem:
           scale: the factor that gives the function a magnitude of about 1.
 
         Raises:
-          _InaccurateError: if the error is larger than is allowed for the derivative and for the results.
+          _InaccurateError: if *error* exceeds ``allowed * (size + 1 / scale)``.
         """
         if not error <= self.allowed * (size + 1 / scale):
             raise _InaccurateError(
@@ -134,7 +134,9 @@ def check_forward(subject: Subject) -> str:
     try:
         _check_forward(problem, "")
     except (DifferentiationError, TypeError) as error:
-        is_reverse_only = isinstance(error, DifferentiationError) or "forward-mode" in str(error)  # jax.custom_vjp
+        # JAX raises a TypeError with this word if the function is a jax.custom_vjp, which has no jvp.
+        is_reverse_only = isinstance(error, DifferentiationError) or "forward-mode" in str(error)
+        # If the reverse mode works, the check is not tried. If it is not defined either, the error is raised below.
         with contextlib.suppress(DifferentiationError):
             if not is_reverse_only:
                 raise
@@ -144,7 +146,7 @@ def check_forward(subject: Subject) -> str:
         raise
     if subject.grad_order > 1:
         _check_forward(problem.derived(problem.pushed), "second order: ")
-    return problem.precision
+    return problem.remark
 
 
 def check_reverse(subject: Subject) -> str:
@@ -153,7 +155,7 @@ def check_reverse(subject: Subject) -> str:
     _check_reverse(problem, "")
     if subject.grad_order > 1:
         _check_reverse(problem.derived(problem.pulled), "second order: ")
-    return problem.precision
+    return problem.remark
 
 
 def check_vmap_of_grad(subject: Subject) -> None:
@@ -225,8 +227,8 @@ def _first_problem(subject: Subject) -> _Problem:
     if not subject.inexact:
         raise NotTried("no input is of a floating-point dtype")
     inputs = subject.inputs
-    kept = [is_inexact(y.dtype) for y in jax.tree.leaves(jax.eval_shape(subject.function, *inputs))]
-    if not any(kept):
+    is_compared = [is_inexact(y.dtype) for y in jax.tree.leaves(jax.eval_shape(subject.function, *inputs))]
+    if not any(is_compared):
         raise NotTried("no output is of a floating-point dtype")
 
     def restricted(function: Callable[..., Any]) -> Function:
@@ -234,7 +236,7 @@ def _first_problem(subject: Subject) -> _Problem:
             given = iter(xs)
             full = [next(given) if i in subject.inexact else x for i, x in enumerate(inputs)]
             leaves = jax.tree.leaves(function(*full))
-            return [y for y, keep in zip(leaves, kept, strict=True) if keep]
+            return [y for y, compared in zip(leaves, is_compared, strict=True) if compared]
 
         return of_inexact
 
@@ -243,8 +245,8 @@ def _first_problem(subject: Subject) -> _Problem:
     problem = _Problem(restricted(subject.function), reference, own, subject.tolerance.rtol)
     if not problem.has_differences:
         raise NotTried(
-            "a result is NaN, or infinite together with an argument, so that finite differences have no meaning; give "
-            "other arguments"
+            "a result is NaN, or is infinite while an argument is not finite; finite differences are then meaningless: "
+            "give other arguments"
         )
     return problem
 
@@ -316,20 +318,21 @@ def _check_reverse(problem: _Problem, what: str) -> None:
 def _check_gradient(
     problem: _Problem, number: int, gradient: Array, direction: Array, what: str, *, refined: bool
 ) -> None:
-    weighted = gradient.astype(double(gradient.dtype)) * direction
+    products = gradient.astype(double(gradient.dtype)) * direction
     found = problem.difference(number, direction, refined=refined)
     terms = [np.real(w * one.values) for w, one in zip(problem.weights, found, strict=True)]
     errors = [np.abs(w) * one.errors for w, one in zip(problem.weights, found, strict=True)]
     of_moving = _norm([np.where(one.moves, error, 0) for error, one in zip(errors, found, strict=True)])
     if refined:
         problem.check_accuracy(_norm(terms), of_moving)
-    got, expected = float(np.real(weighted.sum())), float(sum(term.sum() for term in terms))
+    got, expected = float(np.real(products.sum())), float(sum(term.sum() for term in terms))
     # Rounding errors of many terms partly cancel, so the bound is their root sum of squares: a bound by their sum would
     # hide one wrong element.
     flushed = tiny(gradient.dtype) * max(1.0, *problem.scales) * _norm([direction])
-    allowed = problem.allowed * (_norm(terms) + _norm([weighted])) + of_moving + flushed
+    allowed = problem.allowed * (_norm(terms) + _norm([products])) + of_moving + flushed
     if not (got == expected or abs(got - expected) <= allowed < math.inf):
-        # The derivatives of outputs that the step does not change may be too small for the differences: omit these.
+        # Output elements that the step leaves unchanged may have derivatives too small for finite differences: repeat
+        # the comparison without these elements.
         if abs(got - expected) <= allowed + _norm(errors) and not all(one.moves.all() for one in found):
             weights = [w * one.moves for w, one in zip(problem.weights, found, strict=True)]
             gradients = problem.pulled(*map(jnp.array, problem.inputs), weights=weights)

@@ -4,14 +4,15 @@ A product is linear in the weights, and in the operand if the operand is dense. 
 operand is the product with the transposed matrix. The transpose with respect to the weights is `sampled_product`, the
 outer product at the entries.
 
-As functions of the *weights*, a product with events and all its derivatives leave out inactive events: these events add
-exactly 0 to the result, to its tangent and to the cotangents of the weights, even where a weight, a tangent or a
-cotangent is infinite or NaN. An active event adds the product of IEEE arithmetic. The product with events and its
-transpose, `sampled_product` with *events*, leave out the terms of inactive events one by one.
+Differentiation with respect to the *weights*: inactive events are omitted from a product with events and from all its
+derivatives. These events add exactly 0 to the result, to its tangent and to the cotangents of the weights, even where
+a weight, a tangent or a cotangent is infinite or NaN. Terms of active events follow IEEE arithmetic, so NaN and
+infinities propagate. Both the product with events and its transpose, `sampled_product` with *events*, omit the terms of
+inactive events individually.
 
-As a function of the *events*, a product is differentiated as if the events were a dense operand: inactive events also
-have derivatives, and no terms of these are left out. Gradients can therefore pass through spikes with a surrogate
-gradient (Neftci et al. 2019, doi:10.1109/MSP.2019.2931595).
+Differentiation with respect to the *events*: a product is differentiated as if the events were a dense operand.
+Inactive events also have derivatives, and none of their terms are omitted. Gradients can therefore pass through spikes
+with a surrogate gradient (Neftci et al. 2019, doi:10.1109/MSP.2019.2931595).
 """
 
 from __future__ import annotations
@@ -53,7 +54,10 @@ def _sum_of(parts: Sequence[Any], result: Any) -> Any:
 
 @jax.jit
 def _active_product(cotangent: jax.Array, values: jax.Array, active: jax.Array) -> Any:
-    """Return *cotangent* times *values*, 0 where *active* is False; the derivative by *values* has no such zeros."""
+    """Return *cotangent* times *values*, 0 where *active* is False.
+
+    The derivative with respect to *values* is not masked: it is *cotangent* everywhere.
+    """
     return _product_where_active(cotangent, values, active)[0]
 
 
@@ -68,7 +72,9 @@ _product_where_active = with_tangents(
 def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, rank: int) -> None:
     """Define the rules of the operator of *products* for this operand and rank."""
     op, dense, binary = (products[kind].of_rank(rank) for kind in (operand, DENSE, BINARY))
-    plain = PRODUCTS[operand].of_rank(rank)  # tangents of the weights have only the first order of the entries
+    # A prepared matrix stores its weights in several orders of the entries. Their tangent has only the first order: use
+    # the product of an unprepared matrix.
+    plain = PRODUCTS[operand].of_rank(rank)
 
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, outs: Any, **params: Any) -> Any:
         data, *structure, x = primals
@@ -99,10 +105,13 @@ def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, r
             one = jnp.ones(1, out.dtype)
             (of_ones,) = op.primitive.bind(one, *structure, x, outs=outs, dispatch=dispatch, **static)
             reached = of_ones
-            if operand is not BINARY:  # active values may add up to 0
+            if operand is not BINARY:
+                # Active values can cancel, so that ``of_ones == 0`` does not mean that none is active: count them.
                 active = x if operand is WEIGHTED else jnp.ones(x.shape, bool)
                 (reached,) = binary.primitive.bind(one, *structure, active, outs=outs, dispatch=dispatch, **static)
-            if operand is DENSE:  # only rows with entries have a derivative
+            if operand is DENSE:
+                # Mask the cotangent too: rows without entries have no derivative with respect to *x* either, but the
+                # derivative of `_active_product` with respect to *of_ones* is not masked.
                 cotangent = jnp.where(reached != 0, cotangent, 0)
             found[0] = _of_equal_weight(cotangent, of_ones, reached, data)
         else:
@@ -116,7 +125,7 @@ def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, r
 
 
 def _of_equal_weight(cotangent: Any, of_ones: Any, reached: Any, data: Any) -> Any:
-    """Return the cotangent of the weight of all entries; the product is this weight times *of_ones*.
+    """Return the cotangent of the single weight that all entries share; the product is this weight times *of_ones*.
 
     Elements of the result where *reached* is 0 are left out: their rows have no entries, or no active events, and
     contribute nothing.
@@ -184,8 +193,8 @@ def _sampled_transpose(
     outs = [_Struct((shape[1 if backwards else 0], *other.shape[1:]), cotangent.dtype)]
     product = PRODUCTS[WEIGHTED if events == side else DENSE].of_rank(other.ndim)
     # Drop chosen backends that have no kernel for this product.
-    had = tuple(pair for pair in dispatch.backends if pair[1] in (AUTO, *product.available_backends(pair[0])))
-    dispatch = dataclasses.replace(dispatch, backends=had)
+    available = tuple(pair for pair in dispatch.backends if pair[1] in (AUTO, *product.available_backends(pair[0])))
+    dispatch = dataclasses.replace(dispatch, backends=available)
     static = {"dispatch": dispatch, "shape": shape, "transpose": backwards, "homogeneous": False}
     (found[position],) = product.primitive.bind(cotangent, indices, indptr, other, outs=outs, **static)
     return found
@@ -211,6 +220,7 @@ def _compact_transpose(
     (cotangent,) = cotangents
     if _is_zero(cotangent):
         return [None] * 5
+    # Count how often each row is active. Positions from *count* on get an index outside, which is dropped.
     counted = jnp.where(jnp.arange(active.shape[0]) < count, active, shape[0])
     times = jnp.zeros(shape[0], cotangent.dtype).at[counted].add(1, mode="drop")
     if params["homogeneous"]:

@@ -1,4 +1,4 @@
-"""The steps of a captured CUDA graph, with the addresses of the capture."""
+"""Conversion of a captured CUDA graph to steps. Their addresses are those used during the capture."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ _REFUSED = (
 _ATTRIBUTE_VALUE = 64  # bytes of a CUlaunchAttributeValue, after 8 bytes of a CUlaunchAttributeID and padding
 _DEVICE_MEMORY = (cuda.CUmemorytype.CU_MEMORYTYPE_DEVICE, cuda.CUmemorytype.CU_MEMORYTYPE_UNIFIED)
 
-# Keys of a launch's array of pairs ``extra``.
-_BLOCK, _BLOCK_SIZE = cuda.CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT, cuda.CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT
+# Keys in a launch's ``extra``, an array of (key, value) pairs.
+_BUFFER, _BUFFER_SIZE = cuda.CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT, cuda.CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT
 
 _NOT_REPLAYED = {
-    _Kind.CU_GRAPH_NODE_TYPE_HOST: "a function of the host",
-    _Kind.CU_GRAPH_NODE_TYPE_GRAPH: "a graph of its own",
+    _Kind.CU_GRAPH_NODE_TYPE_HOST: "a host function",
+    _Kind.CU_GRAPH_NODE_TYPE_GRAPH: "a child graph",
     _Kind.CU_GRAPH_NODE_TYPE_CONDITIONAL: "a conditional node",
     _Kind.CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: "batched memory operations",
     _Kind.CU_GRAPH_NODE_TYPE_EXT_SEMAS_SIGNAL: "a signal to an external semaphore",
@@ -81,13 +81,13 @@ def read_graph(graph: Any, label: str) -> Capture:
     for node in _nodes(graph):
         kind = check(cuda.cuGraphNodeGetType(node))
         if kind == _Kind.CU_GRAPH_NODE_TYPE_KERNEL:
-            launch, sizes[len(steps)], everywhere = _launch(node, label)
+            launch, sizes[len(steps)], everywhere = _read_launch(node, label)
             portable &= everywhere
             steps.append(launch)
         elif kind == _Kind.CU_GRAPH_NODE_TYPE_MEMSET:
-            steps.append(_fill(check(cuda.cuGraphMemsetNodeGetParams(node))))
+            steps.append(_read_fill(check(cuda.cuGraphMemsetNodeGetParams(node))))
         elif kind == _Kind.CU_GRAPH_NODE_TYPE_MEMCPY:
-            steps.append(_copy(check(cuda.cuGraphMemcpyNodeGetParams(node)), label))
+            steps.append(_read_copy(check(cuda.cuGraphMemcpyNodeGetParams(node)), label))
         elif kind == _Kind.CU_GRAPH_NODE_TYPE_MEM_ALLOC:
             parameters = check(cuda.cuGraphMemAllocNodeGetParams(node))
             allocations.append((int(parameters.dptr), int(parameters.bytesize)))
@@ -96,11 +96,11 @@ def read_graph(graph: Any, label: str) -> Capture:
             raise RecordingError(
                 f"{label}: {what} cannot be replayed; only kernels, fills and copies within the device can."
             )
-    return Capture(tuple(steps), sizes, tuple(without_overlaps(allocations)), portable)
+    return Capture(tuple(steps), sizes, tuple(merge_overlaps(allocations)), portable)
 
 
-def without_overlaps(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Unite overlapping *blocks*; return address and size of each result, in the order of its first block.
+def merge_overlaps(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Merge overlapping blocks, given by address and size; a merged block takes the position of its earliest member.
 
     The driver reuses the addresses of memory that has been freed, for blocks of other sizes too. Blocks that shared
     addresses in the capture share memory in the replay.
@@ -110,12 +110,12 @@ def without_overlaps(blocks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]
         end = begin + size
         meeting = [(b, s) for b, s in found if b < end and begin < b + s]
         low = min([begin, *(b for b, _ in meeting)])
-        united = low, max([end, *(b + s for b, s in meeting)]) - low
+        merged = low, max([end, *(b + s for b, s in meeting)]) - low
         if meeting:
-            found[found.index(meeting[0])] = united
+            found[found.index(meeting[0])] = merged
             found = [block for block in found if block not in meeting[1:]]
         else:
-            found.append(united)
+            found.append(merged)
     return found
 
 
@@ -124,41 +124,42 @@ def _nodes(graph: Any) -> list[Any]:
     return list(check(cuda.cuGraphGetNodes(graph, count))[0]) if count else []
 
 
-def _launch(node: Any, label: str) -> tuple[Launch, tuple[int, ...], bool]:
+def _read_launch(node: Any, label: str) -> tuple[Launch, tuple[int, ...], bool]:
     found = check(cuda.cuGraphKernelNodeGetParams(node))
     kernel, function = (int(handle) if handle is not None else 0 for handle in (found.kern, found.func))
     name = _readable(check(cuda.cuKernelGetName(kernel) if kernel else cuda.cuFuncGetName(function)).decode())
-    places = list(_parameters(function, kernel))
+    layout = list(_parameters(function, kernel))
     launch = Launch(
         kernel=name,
         handle=kernel or function,
         grid=(found.gridDimX, found.gridDimY, found.gridDimZ),
         block=(found.blockDimX, found.blockDimY, found.blockDimZ),
         shared_mem=found.sharedMemBytes,
-        parameters=_values(found, places),
-        offsets=tuple(offset for offset, _ in places),
+        parameters=_values(found, layout),
+        offsets=tuple(offset for offset, _ in layout),
         attributes=b"".join(_attributes(node, name, label)),
     )
-    return launch, tuple(size for _, size in places), bool(kernel)
+    return launch, tuple(size for _, size in layout), bool(kernel)
 
 
-def _values(launch: Any, places: Sequence[tuple[int, int]]) -> bytes:
-    """Return the block of a launch's parameters, which lie at *places*.
+def _values(launch: Any, layout: Sequence[tuple[int, int]]) -> bytes:
+    """Return the buffer of a launch's parameters; *layout* has the offset and size of each parameter in it.
 
-    A launch passes a pointer to each parameter, or else the whole block, as cuBLAS does on Hopper GPUs.
+    A launch passes a pointer to each parameter, or else the whole buffer, as cuBLAS does on Hopper GPUs.
     """
-    size = max((offset + size for offset, size in places), default=0)
+    size = max((offset + size for offset, size in layout), default=0)
     pointers, extra = (
         ctypes.cast(int(words), ctypes.POINTER(ctypes.c_void_p)) for words in (launch.kernelParams, launch.extra)
     )
     if extra and not pointers:
         given = {extra[0]: extra[1], extra[2]: extra[3]}
-        given_size = ctypes.cast(given[_BLOCK_SIZE], ctypes.POINTER(ctypes.c_size_t))[0]
-        return ctypes.string_at(given[_BLOCK], min(size, given_size)).ljust(size, b"\0")
-    block = bytearray(size)
-    for index, (offset, length) in enumerate(places):
-        block[offset : offset + length] = ctypes.string_at(pointers[index], length)
-    return bytes(block)
+        given_size = ctypes.cast(given[_BUFFER_SIZE], ctypes.POINTER(ctypes.c_size_t))[0]
+        return ctypes.string_at(given[_BUFFER], min(size, given_size)).ljust(size, b"\0")
+    assert pointers or not layout
+    buffer = bytearray(size)
+    for index, (offset, length) in enumerate(layout):
+        buffer[offset : offset + length] = ctypes.string_at(pointers[index], length)
+    return bytes(buffer)
 
 
 def _parameters(function: int, kernel: int) -> Iterator[tuple[int, int]]:
@@ -184,7 +185,7 @@ def _attributes(node: Any, name: str, label: str) -> Iterator[bytes]:
             yield int(key).to_bytes(8, "little") + data
 
 
-def _fill(found: Any) -> Fill:
+def _read_fill(found: Any) -> Fill:
     return Fill(
         destination=int(found.dst),
         value=found.value,
@@ -195,7 +196,7 @@ def _fill(found: Any) -> Fill:
     )
 
 
-def _copy(found: Any, label: str) -> Copy:
+def _read_copy(found: Any, label: str) -> Copy:
     addresses, pitches, heights = [], [], []
     for side in ("src", "dst"):
         memory = getattr(found, f"{side}MemoryType")

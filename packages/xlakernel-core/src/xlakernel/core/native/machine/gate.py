@@ -3,8 +3,8 @@
 At exit the main thread destroys XLA's clients, and so waits for XLA's threads. An XLA thread that waits for the GIL
 at that moment would never get it, and both threads would hang. Machine code therefore takes the GIL only inside the
 gate. At exit, before JAX's own clean-up, the main thread releases the GIL and waits for the running programs. Then it
-closes the gate: later calls, such as those of programs whose results were dropped, return an error without the
-interpreter.
+closes the gate: later calls, such as those from programs whose results were deleted and therefore not waited for,
+return an error without taking the GIL.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _MESSAGE = b"xlakernel: the process is ending, and the call needs the interprete
 def enter(builder: ir.IRBuilder) -> Any:
     """Emit the entry; return a flag that is true if the gate was open. Each successful entry needs a `leave`."""
     _close_at_exit()
-    # seq_cst orders this count before the read of the flag, and `_close` sets the flag before it reads the count. So
-    # `_close` waits for every entry that found the gate open.
+    # seq_cst orders this count before the read of the flag, and `_close` sets the flag before it reads the count (see
+    # `_wait_until_empty`). So `_close` waits for every entry that found the gate open.
     builder.atomic_rmw("add", _word(builder, _inside), i64(1), "seq_cst")
     is_open = builder.icmp_signed("==", builder.load_atomic(_word(builder, _closed), "seq_cst", 8), i64(0))
     with builder.if_then(builder.not_(is_open), likely=False):
@@ -70,8 +70,8 @@ def _word(builder: ir.IRBuilder, word: ctypes.c_int64) -> Any:
 
 @functools.cache
 def _close_at_exit() -> None:
-    # Exit callbacks run in the reverse order of registration. `_close` thus runs after callbacks registered since this
-    # import, because they may call kernels, and before the callbacks of JAX, which is imported earlier.
+    # Exit callbacks run in the reverse order of registration. `_close` thus runs before JAX's callbacks (JAX is
+    # imported earlier), and after callbacks registered later, which may call kernels.
     atexit.register(_close)
 
 
@@ -89,7 +89,9 @@ def _close() -> None:
 def _wait_until_empty() -> None:
     while True:
         try:
-            time.sleep(0.001)  # also before the first read: an entry that saw the gate open is then counted
+            # Sleep before the first read too: the store to `_closed` by ctypes is not seq_cst. Without the sleep, other
+            # threads might see it only after the read, and an entry could find the gate open without being counted.
+            time.sleep(0.001)
             if not _inside.value:
                 return
         except KeyboardInterrupt:

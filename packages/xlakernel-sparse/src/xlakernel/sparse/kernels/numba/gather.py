@@ -1,4 +1,4 @@
-"""A matrix times a vector: each row gathers the elements of the vector at its entries.
+"""Matrix-vector product: each row gathers the elements of the vector at the column indices of its entries.
 
 Flags are packed as bits into 32-bit words: processors have instructions that gather words, but none that gather bytes.
 """
@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit, prange
 
 from .helpers.active import pack_flags
-from .helpers.elements import equal_weight, term, unsigned, weight, zero
+from .helpers.elements import shared_weight, term, unsigned, weight, zero
 from .helpers.parts import first_row, part_count
 
 
@@ -21,15 +21,16 @@ def _element(x, j):
     return x[np.uint64(j)]
 
 
+# *active* is not an array but a compile-time switch, None or True, with the meaning that it has in `term`.
 # LLVM may reassociate sums, in order to vectorise them. NaN and infinities are preserved.
 @njit(fastmath={"contract", "reassoc", "nsz"})
 def _rows(first, last, data, indices, indptr, x, y, active):
-    equal = equal_weight(data, y)
+    shared = shared_weight(data, y)
     # Indices are unsigned: Numba then emits no branch for negative indices, and LLVM can vectorise the loop.
     for i in range(np.uint64(first), np.uint64(last)):
         total = zero(y)
         for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
-            total += term(weight(data, k, equal, y), _element(x, unsigned(indices[k])), active)
+            total += term(weight(data, k, shared, y), _element(x, unsigned(indices[k])), active)
         y[i] = total
 
 
@@ -52,7 +53,7 @@ def gather(data, indices, indptr, x, y):
 
 @njit(cache=True)
 def gather_values(data, indices, indptr, x, y):
-    """Compute `gather` over the elements of *x* that are not 0."""
+    """Compute `gather`, omitting terms whose *x* element is 0, even if the weight is infinite or NaN."""
     _gather(data, indices, indptr, x, y, True)
 
 

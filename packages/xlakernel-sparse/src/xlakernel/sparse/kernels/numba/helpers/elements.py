@@ -41,8 +41,8 @@ def zero(array):
 
 
 @njit
-def equal_weight(data, like):
-    """Return the weight of all entries in the dtype of *like* if they are equal, otherwise 0.
+def shared_weight(data, like):
+    """Return the weight that all entries share, in the dtype of *like*; 0 if each entry has its own weight.
 
     Call it before a loop: inside a loop, the LLVM of Numba 0.61 makes the load a gather, which it rejects as invalid.
     """
@@ -52,10 +52,10 @@ def equal_weight(data, like):
 
 
 @njit
-def weight(data, k, equal, like):
-    """Return the weight of entry *k* in the dtype of *like*; *equal* is the result of `equal_weight`."""
+def weight(data, k, shared, like):
+    """Return the weight of entry *k* in the dtype of *like*; *shared* is the result of `shared_weight`."""
     if data.ndim == 2:
-        return equal
+        return shared
     return cast(data[k], like)
 
 
