@@ -1,5 +1,7 @@
 """Declarations of derivatives that are repeated, combined, or wrong."""
 
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -276,9 +278,49 @@ def test_a_definition_in_a_traced_function_is_made_once_for_each_trace(new_opera
     for _ in range(5):
         f(X[:2])
     assert len(defined) == 2
-    for factor in (4, 5):
-        f = jax.vmap(lambda x: define()(x, outs=x))
-        assert_array_equal(f(X), factor * X)
+
+
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap], ids=["jit", "vmap"])
+def test_a_definition_in_a_traced_function_applies_there_and_a_later_one_everywhere(new_operator, transform):
+    op = new_operator()
+
+    @transform
+    def f(x):
+        found = []
+        for factor in (2, 3):
+            op.def_jax_kernel(scaling(factor))
+            found.append(op(x, outs=x))
+        return found
+
+    g = jax.jit(lambda x: op(x, outs=x))
+    assert_array_equal(f(X), [2 * X, 3 * X])
+    assert_array_equal(g(X), 3 * X)
+    op.def_jax_kernel(scaling(4))
+    assert_array_equal(g(X), 4 * X)
+    assert_array_equal(op(X, outs=X), 4 * X)
+
+
+def test_a_kept_program_has_the_backend_that_was_added_before(new_operator):
+    op = new_operator(lambda x: 2 * x)
+    op(X, outs=X)
+    op.def_kernel("other", "cpu", scaling(3))
+    kept = jaxpr_as_fun(jax.make_jaxpr(lambda x: op(x, outs=x, backend="other"))(X))
+    op.def_kernel("other", "cpu", scaling(5))
+    assert_array_equal(kept(X)[0], 3 * X)
+    assert_array_equal(op(X, outs=X, backend="other"), 5 * X)
+
+
+@pytest.mark.parametrize("use", ["bind", "without jit"])
+def test_earlier_generators_are_freed(new_operator, use):
+    op, generators = new_operator(), []
+    for factor in range(5):
+        generator = scaling(factor)
+        generators.append(weakref.ref(generator))
+        op.def_jax_kernel(generator)
+        USES[use](lambda x: op(x, outs=x), lambda x: op.primitive.bind(x, outs=[Struct(x.shape, x.dtype)]))
+    del generator
+    gc.collect()
+    assert sum(ref() is not None for ref in generators) == 1
 
 
 def test_programs_of_earlier_definitions_are_freed(new_operator):
@@ -307,7 +349,10 @@ def test_operators_take_new_defaults_of_the_operator_that_they_follow(new_operat
 
     op.def_default_of(middle)
     check(3)
+    leader.set_default("cpu", "a")
     middle.def_default_of(leader)  # which was not called
+    check(2)
+    leader.set_default("cpu", "b")
     check(3)
     for name, factor in (("a", 2), ("b", 3), ("a", 2)):
         leader.set_default("cpu", name)

@@ -56,6 +56,7 @@ def product(new_operator, parts):
         ((("a", "b"),), (), (2, 4), set()),
         ((None, "a"), ("a",), (8, 4), {"all-reduce"}),
         (("a", "b"), ("b",), (4, 4), {"all-reduce"}),
+        ((None, ("a", "b")), (("a", "b"),), (8, 4), {"all-reduce"}),
     ],
 )
 def test_the_generator_is_given_the_part_of_a_device(product, parts, left, right, part, expected):
@@ -149,3 +150,21 @@ def test_settings_reach_the_operators_that_a_split_kernel_calls(new_operator):
     for name, expected in (("b", 3), ("a", 2)):
         with use_backend(name):
             assert_allclose(f(x), np.full(8, expected))
+
+
+def test_a_kept_program_has_its_sharding_rule(new_operator):
+    op, parts = new_operator(), []
+
+    def generator(outs):
+        parts.append(outs[0].shape)
+        return lambda x: 2 * x
+
+    op.def_jax_kernel(generator)
+    op.def_sharding_rule("i -> i")
+    x = put(mesh_of(), np.ones(8, np.float32), ("a", "b"))
+    kept = jax.jit(lambda x: op(x, outs=x)).trace(x)
+    op.def_sharding_rule("[i] -> [i]")
+    for program, part in ((lambda x: kept.lower().compile()(x), (2,)), (jax.jit(lambda x: op(x, outs=x)), (8,))):
+        parts.clear()
+        assert_allclose(program(x), np.full(8, 2.0))
+        assert parts[-1] == part

@@ -1,8 +1,7 @@
-"""Settings, and the number of new definitions, that a traced function depends on.
+"""Settings that a traced function depends on.
 
-Each is a JAX user context, whose value is part of the keys of JAX's caches. A changed setting or a new definition of an
-operator therefore applies to functions that are already jitted, changing a setting back is a cache hit, and no cache is
-ever cleared.
+Each setting is a JAX user context, whose value is part of the keys of JAX's caches. A changed setting therefore applies
+to functions that are already jitted, changing it back is a cache hit, and no cache is ever cleared.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 import jax
 
-from ._compat import get_global, is_tracing, set_global
+from ._compat import get_global, set_global
 from .errors import KernelTypeError, SettingError, UnknownPlatformError
 
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -27,9 +26,8 @@ AUTO = "auto"
 # `_requested` and `_defaults` contain sorted tuples, which are hashable, and equal for equal choices.
 _requested = jax.make_user_context(())  # ((platform, backend), …), set by `use_backend`
 _defaults = jax.make_user_context(())  # ((operator's number, platform, backend), …), set by `set_default`
-_definitions = jax.make_user_context(0)  # the number of new definitions, counted by `define_anew`
 _exporting = jax.make_user_context(False)  # True: the program is lowered for `xlakernel.core.export`
-_lock = threading.Lock()  # of `_defaults` and `_definitions`
+_defaults_lock = threading.Lock()
 
 _debug = jax.make_user_context(None)  # set by `debug_mode`; None: the environment variable decides
 _DEBUG_VARIABLE = "XLAKERNEL_DEBUG"
@@ -111,7 +109,7 @@ def is_exporting() -> bool:
 
 def remember_default(operator: int, platform: str, backend: str | None) -> None:
     """Set the default backend of operator number *operator* on *platform*; a *backend* of None removes the default."""
-    with _lock:
+    with _defaults_lock:
         chosen = {(op, where): name for op, where, name in get_global(_defaults)}
         chosen.pop((operator, platform), None)
         if backend is not None:
@@ -122,18 +120,6 @@ def remember_default(operator: int, platform: str, backend: str | None) -> None:
 def remembered_default(operator: int, platform: str) -> str | None:
     """Return the default of *operator* on *platform* that `remember_default` set; None if there is none."""
     return {(op, where): name for op, where, name in get_global(_defaults)}.get((operator, platform))
-
-
-def define_anew() -> None:
-    """Make JAX trace all functions again: the definition of an operator that they may call has changed.
-
-    The count keeps what other threads are tracing from being found later. While this thread traces, nothing changes:
-    its trace would not be found either, and be made again, with the definition, in each call.
-    """
-    if not is_tracing():
-        with _lock:
-            set_global(_definitions, get_global(_definitions) + 1)
-        jax.clear_caches()  # nothing of it would be found
 
 
 @contextmanager

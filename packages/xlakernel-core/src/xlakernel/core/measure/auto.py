@@ -188,7 +188,7 @@ def known_choice(
 ) -> str | None:
     """Return the backend for a traced call of *op* that requests ``"auto"``; None if none is known.
 
-    A warning tells so, if there are several backends.
+    Warns if there are several backends and none is known to be the fastest.
 
     Args:
       op: the operator, or its backends.

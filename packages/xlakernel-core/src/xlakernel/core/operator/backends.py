@@ -12,7 +12,6 @@ from ..config import (
     PLATFORMS,
     check_backend,
     check_platform,
-    define_anew,
     remember_default,
     remembered_default,
     requested_backends,
@@ -47,21 +46,22 @@ class Backends:
 
     Args:
       name: the operator's name.
-      changed: called when a kernel is replaced.
+      changed: called with the keyword *replaced* after a change: False if it only added a kernel.
 
     Attributes:
       kernels: platform → backend → its entry, in the order of registration.
+      is_followed: True if the defaults apply to another operator too.
       leader: the backends of the operator given to `XLACustomKernel.def_default_of`, or None. The defaults of that
         operator apply on the platforms for which this operator has no default.
     """
 
-    def __init__(self, name: str, changed: Callable[[], None]) -> None:
+    def __init__(self, name: str, changed: Callable[..., None]) -> None:
         self.name = name
         self.kernels: dict[str, dict[str, KernelEntry]] = {}
         self._changed = changed
         self._number = next(_numbers)
         self._set: set[str] = set()  # the platforms whose default was set
-        self._is_followed = False
+        self.is_followed = False
         self.leader: Backends | None = None
 
     # Kernels.
@@ -73,7 +73,7 @@ class Backends:
 
         Args:
           backend: a name, such as ``"numba"``. A generator already registered for this backend and platform is
-            replaced, also in functions that are already jitted: JAX traces all functions once more.
+            replaced, also in functions that are already jitted: JAX traces and compiles all functions once more.
           platform: ``"cpu"``, ``"gpu"`` or ``"tpu"``.
           generator: called with ``outs`` and the static keywords, returns the kernel.
           asdefault: make the backend the platform's default.
@@ -97,11 +97,11 @@ class Backends:
                 "function of outs and the static keywords that returns a wrapped kernel, such as "
                 f"lambda outs: {backend}_kernel(kernel, outs[0], ...)."
             )
-        entries = self.kernels.setdefault(platform, {})
-        replaced = entries.get(backend)
-        entries[backend] = KernelEntry(backend, platform, generator)
-        if replaced is not None:  # also by the same generator: what it refers to may have changed
-            self._changed()
+        entries = self.kernels.get(platform, {})
+        replaced = backend in entries  # also by the same generator: what it refers to may have changed
+        entry = KernelEntry(backend, platform, generator)
+        self.kernels = {**self.kernels, platform: {**entries, backend: entry}}  # new: other threads may be reading
+        self._changed(replaced=replaced)
         if asdefault:
             self.set_default(platform, backend)
         return generator
@@ -168,7 +168,7 @@ class Backends:
             self.entry(platform, backend)
         self._set.add(platform)
         # The first backend is the default without being set, unless the choice of one operator applies to others.
-        is_initial = backend == self.first_backend(platform) and self.leader is None and not self._is_followed
+        is_initial = backend == self.first_backend(platform) and self.leader is None and not self.is_followed
         remember_default(self._number, platform, None if is_initial else backend)
 
     def follow(self, leader: Backends) -> None:
@@ -181,10 +181,8 @@ class Backends:
                     "give the operator whose defaults are set."
                 )
             above = above.leader
-        self.leader, leader._is_followed = leader, True
-        self._changed()
-        if self._is_followed:  # also calls of its followers change
-            define_anew()
+        self.leader, leader.is_followed = leader, True
+        self._changed(replaced=True)
 
     def _chosen_default(self, platform: str) -> str | None:
         own = remembered_default(self._number, platform)

@@ -27,7 +27,7 @@ class ChosenKernel:
     platform: str
     backend: str
     outs: Sequence[Struct]
-    definition: Definition | None = None
+    definition: Definition
 
     def __str__(self) -> str:
         return f"the {self.backend!r} kernel for {self.platform!r}"
@@ -40,8 +40,7 @@ class ChosenKernel:
     def generate(self, static: Mapping[str, Any]) -> Callable[..., list[Any]]:
         """Return the kernel as a function that returns a list of results, checked against ``outs``."""
         entry = self.backends.entry(self.platform, self.backend)  # an error if there is none
-        known = {} if self.definition is None else self.definition.generators
-        generator = known.get((self.platform, self.backend), entry.kernel_generator)
+        generator = self.definition.generators.get((self.platform, self.backend), entry.kernel_generator)
         kernel = self._guard(f"the generator of {self}", generator, outs=list(self.outs), **static)
         if not callable(kernel):
             raise GeneratorError(

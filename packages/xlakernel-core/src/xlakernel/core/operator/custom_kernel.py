@@ -90,9 +90,9 @@ class XLACustomKernel:
     the default, with an `AutoBackendWarning`, until there is a choice. A backend that fails, or returns other results,
     is not chosen.
 
-    A kernel, rule or default that replaces another applies to functions that are already jitted, too: JAX traces all
-    functions once more. What was traced and kept (a jaxpr, a program compiled ahead of time or exported) keeps its own,
-    and a definition made while JAX traces applies to later traces.
+    A kernel, rule or default that replaces another applies to functions that are already jitted, too: JAX traces and
+    compiles all functions once more. What was traced and kept (a jaxpr, a program compiled ahead of time or exported)
+    keeps its kernels and declared derivatives, and a definition made while JAX traces applies to later traces.
 
     ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
     `def_transpose`, or by rules of the JAX primitive (`def_jvp_rule`, `def_transpose_rule`).
@@ -136,7 +136,7 @@ class XLACustomKernel:
         if doc is not None:
             self.__doc__ = doc
         self.has_side_effect = bool(has_side_effect)
-        self._backends = Backends(name, lambda: self.primitive.define_anew())
+        self._backends = Backends(name, lambda replaced: self.primitive.define_anew(replaced=replaced))
         self.primitive = OperatorPrimitive(self._backends, self.has_side_effect)
         self._rules = TransformRules(self.primitive)
         self._call: Callable[..., Any] | None = None
@@ -236,7 +236,7 @@ class XLACustomKernel:
             if rule is not None:
                 rule.check(self.name, [Struct(jnp.shape(x), jnp.result_type(x)) for x in ins], structs)
             requested = tuple(self._backends.requested(backend).items())
-            dispatch = Dispatch(requested, Settings.present(), definition=definition)
+            dispatch = Dispatch(requested, Settings.present(), definition)
             run = functools.partial(self.primitive.bind, outs=structs, dispatch=dispatch, static=static)
             declared = self._rules.declared
             if declared is None:

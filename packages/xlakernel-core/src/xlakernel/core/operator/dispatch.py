@@ -44,15 +44,15 @@ class Dispatch:
         lowering chooses the backend that was registered first. The lowering also replaces ``"auto"`` by a backend
         (`measure.auto`).
       settings: the settings when the call was traced, which apply to the operators that the kernel calls.
-      mapped: the levels of ``jax.vmap`` around the kernel, innermost first.
       definition: the operator's definition when the call was traced. A program that is kept and lowered later, such as
-        a jaxpr, has the kernels that fit the rules that it was traced with.
+        a jaxpr, has the kernels that fit the derivatives that it was traced with.
+      mapped: the levels of ``jax.vmap`` around the kernel, innermost first.
     """
 
-    backends: tuple[tuple[str, str], ...] = ()
-    settings: Settings | None = None
+    backends: tuple[tuple[str, str], ...]
+    settings: Settings
+    definition: Definition = dataclasses.field(repr=False)
     mapped: tuple[Level, ...] = ()
-    definition: Definition | None = dataclasses.field(default=None, repr=False)
 
     def batched(self, axes: Sequence[int | None], size: Any) -> Dispatch:
         """Return the same choices under one more ``jax.vmap``."""
@@ -130,7 +130,3 @@ def kinds(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return type(value), tuple(kinds(getattr(value, field.name)) for field in dataclasses.fields(value))
     return type(value)
-
-
-#: The dispatch of a call that a user's rule binds without ``dispatch``. `OperatorPrimitive.bind` adds what is missing.
-DIRECT = Dispatch()

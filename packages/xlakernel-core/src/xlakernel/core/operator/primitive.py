@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -13,13 +15,13 @@ from .._compat import NativeCallEffect, is_tracing, vary_alike
 from ..call.levels import map_levels
 from ..call.primitive import Call, CallPrimitive
 from ..call.sharding.rule import ShardingRule
-from ..config import AUTO, Settings, define_anew
+from ..config import AUTO, Settings
 from ..errors import BackendNotFoundError, GeneratorError
 from ..measure import auto
 from ..structs import Struct
 from .backends import Backends
 from .chosen import ChosenKernel
-from .dispatch import DIRECT, Definition, Dispatch, Static
+from .dispatch import Definition, Dispatch, Static
 
 # JAX's name of a platform → the name in this package.
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
@@ -56,7 +58,6 @@ class OperatorCall(Call):
 
     def rule(self, inputs: Sequence[Any]) -> ShardingRule | None:
         """Return the sharding rule, batch dimensions included."""
-        assert self.dispatch.definition is not None
         rule = self.dispatch.definition.sharding_rule(self.static)
         return None if rule is None else rule.under(self.dispatch.mapped)
 
@@ -82,9 +83,11 @@ class OperatorCall(Call):
         backend = dict(self.dispatch.backends).get(platform) or backends.first_backend(platform)
         if backend == AUTO:
             mapped = self.dispatch.mapped
-            choice = auto.known_choice(backends, platform, inputs, self.outs, self.static, mapped)
-            backend = choice or auto.default_of(backends, platform)
-            self.primitive.is_guessed |= choice is None
+            choose = functools.partial(auto.known_choice, backends, platform, inputs, self.outs, self.static, mapped)
+            backend = choose()
+            if backend is None:
+                self.primitive.is_guessed = True
+                backend = choose() or auto.default_of(backends, platform)  # another thread may just have measured
         if backend is None:
             raise BackendNotFoundError(
                 f"{self}: no kernel for platform {platform!r}; there are kernels for {sorted(backends.kernels)}. "
@@ -95,7 +98,6 @@ class OperatorCall(Call):
     def run(self, platform: str, *inputs: Any) -> list[Any]:
         """Compute the call by the kernel of its backend."""
         ((platform, backend),) = self.dispatch.backends
-        assert self.dispatch.settings is not None
         with self.dispatch.settings.applied():
             chosen = ChosenKernel(self.primitive.backends, platform, backend, self.outs, self.dispatch.definition)
             mapped = map_levels(chosen.generate(dict(self.static.items)), self.dispatch.mapped)
@@ -122,7 +124,8 @@ class OperatorPrimitive(CallPrimitive):
         self.has_side_effect = has_side_effect
         #: The rule that splits the operator's calls, or a function of the static keywords that returns it.
         self.sharding: Callable[..., str] | str | None = None
-        self._definition: Definition | None = None
+        self._lock = threading.Lock()
+        self._renew()
         #: The jitted calls of the operator, by their static arguments.
         self.calls: dict[Any, Callable[..., Any]] = {}
         #: True if a call was traced since the operator was last defined anew: programs may contain one.
@@ -131,7 +134,7 @@ class OperatorPrimitive(CallPrimitive):
         self.is_guessed = False
 
     def bind(
-        self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch = DIRECT, static: Any = None, **keywords: Any
+        self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch | None = None, static: Any = None, **keywords: Any
     ) -> list[Any]:
         """Call the operator.
 
@@ -144,9 +147,10 @@ class OperatorPrimitive(CallPrimitive):
             static = Static.of(self.name, keywords)
         structs = tuple(Struct(out.shape, out.dtype) for out in outs)
         self.is_used = True
-        if dispatch.definition is None or dispatch.definition.operator is not self:
-            settings = dispatch.settings or Settings.present()
-            dispatch = dataclasses.replace(dispatch, definition=self.definition, settings=settings)
+        if dispatch is None:
+            dispatch = Dispatch((), Settings.present(), self.definition)
+        elif dispatch.definition.operator is not self:
+            dispatch = dataclasses.replace(dispatch, definition=self.definition)
         results = super().bind(*vary_alike(ins), outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
         return list(results)
 
@@ -154,28 +158,34 @@ class OperatorPrimitive(CallPrimitive):
         """Return the call that has these parameters."""
         return OperatorCall(self, **params)
 
-    @property
-    def definition(self) -> Definition:
-        """The present definition."""
-        if self._definition is None:
-            entries = [entry for entries in self.backends.kernels.values() for entry in entries.values()]
-            generators = {(entry.platform, entry.backend): entry.kernel_generator for entry in entries}
-            self._definition = Definition(self, generators, self.sharding)
-        return self._definition
+    def define_anew(self, *, replaced: bool = True) -> None:
+        """Use the present kernels and sharding rule from now on.
 
-    def define_anew(self) -> None:
-        """Make JAX trace all functions again if a program may contain a call of the operator."""
-        self._definition = None
+        If a kernel or a rule was *replaced*, and a program may contain a call of the operator, or of one that follows
+        its defaults, JAX traces and compiles all functions again. While JAX traces, its caches stay: a function that
+        defines an operator would be traced, and define it, in each call.
+        """
+        self._renew()
+        if not replaced:
+            return
         self.calls.clear()
-        if self.is_used:
-            self.is_used = is_tracing()  # first: another thread may trace a call at any time
-            define_anew()
+        self._jitted.cache_clear()
+        if (self.is_used or self.backends.is_followed) and not is_tracing():
+            self.is_used = False  # first: another thread may trace a call at any time
+            jax.clear_caches()
+
+    def _renew(self) -> None:
+        with self._lock:  # a definition that is read later is stored later
+            entries = [entry for kernels in self.backends.kernels.values() for entry in kernels.values()]
+            generators = {(entry.platform, entry.backend): entry.kernel_generator for entry in entries}
+            #: The present definition.
+            self.definition = Definition(self, generators, self.sharding)
 
     def measured(self) -> None:
         """Make JAX trace all functions again if a program has a backend that ``"auto"`` took without a measurement."""
         if self.is_guessed:
             self.is_guessed = False
-            define_anew()
+            jax.clear_caches()
 
 
 def _refuse_side_effects(operator: str, effects: Iterable[Any]) -> None:
