@@ -93,6 +93,15 @@ def test_memory_that_an_input_and_an_output_share(register):
     assert_array_equal(total, np.full(256, 1000))
 
 
+@pytest.mark.parametrize("element", range(4))
+def test_the_changed_element_of_an_input(element):
+    data = np.arange(4, dtype=np.int32)
+    view = ArrayView(Argument("input", 0, "int32", 1, None), data.ctypes.data, (4,), 0)
+    copies = Copies([view], [], 0, HostMemory())
+    copies.bytes_of(view).view(np.int32)[element] += 1
+    assert_array_equal(copies.changed(view), np.arange(4) == element)
+
+
 def test_an_empty_array_at_an_address_that_others_share():
     """XLA passes arrays without elements at arbitrary addresses."""
     data = np.arange(4, dtype=np.int32)

@@ -31,6 +31,7 @@ SCALAR = jax.ShapeDtypeStruct((), jnp.bfloat16)
 @pytest.fixture(autouse=True)
 def _a_device_is_current(monkeypatch):
     monkeypatch.setattr(libraries, "current_device", lambda: DEVICE)
+    monkeypatch.delitem(sys.modules, "warp", raising=False)  # a recording asks an imported Warp for its GPU
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def test_figures_are_files_below_their_cells(outputs, recorded, monkeypatch, tmp
     monkeypatch.setattr(outputs, "run", lambda *_: [*drawn, outputs.Output("ValueError: too large\n")])
     monkeypatch.setitem(sys.modules, "_harness", SimpleNamespace(machine=lambda: MACHINE))
     shown = outputs.show(TEXT, json.loads(outputs.record(page).read_text("utf-8")), "page.md")
-    places = [shown.index(f"![](page-{number}.svg)") for number in (1, 2, 3)]
+    places = [shown.index(f"(page-{number}.svg)") for number in (1, 2, 3)]
     assert shown.index("one 1") < places[0] < places[1] < shown.index("Some words.") < places[2]
     for number in (1, 2, 3):
         assert (tmp_path / f"page-{number}.svg").read_text("utf-8") == f"<svg>{number}"

@@ -124,6 +124,23 @@ def test_scalars_are_passed_by_name(run, batches, gain):
     assert set(batches.shapes) == {((3, 5), (3,))}
 
 
+@pytest.mark.parametrize(
+    ("gain", "kind"),
+    [(2, int), (2.0, float), (np.float64(2), float), (np.float32(2), np.float32), (np.int8(2), np.int8)],
+    ids=repr,
+)
+def test_only_a_python_number_keeps_the_dtype_of_an_array(gain, kind):
+    kinds = set()
+
+    def scale(x, decay, gain):
+        kinds.add(type(gain))
+        return x
+
+    run = numba_kernel(leaky, outs=first, vmap_method=scale)
+    jax.vmap(lambda x, d: run(x, d, gain=gain))(X, DECAY)
+    assert kinds == {kind}
+
+
 def test_the_default_of_a_scalar_is_that_of_the_call():
     run = numba_kernel(leaky, outs=first, vmap_method=lambda x, decay, gain: jnp.full_like(x, gain))
     assert_array_equal(jax.vmap(run)(X, DECAY), np.ones((3, 5)))

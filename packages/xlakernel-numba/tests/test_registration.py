@@ -144,6 +144,17 @@ def test_the_version_of_a_compiler_is_part_of_the_kernel(library, new_targets, m
     assert len(new_targets()) == 1
 
 
+@pytest.mark.parametrize("setting", ["OPT", "BOUNDSCHECK", "LOOP_VECTORIZE", "SLP_VECTORIZE"])
+def test_a_setting_of_numba_is_part_of_the_kernel(setting, new_targets, monkeypatch):
+    source = PLUS.format("9.25")  # which no other test has compiled
+    assert run(define(source)) == 10.25
+    new_targets()
+    config = types.SimpleNamespace(**{**vars(numba.config), setting: "another"})
+    monkeypatch.setattr(_recipe, "numba", types.SimpleNamespace(**{**vars(numba), "config": config}))
+    assert run(define(source)) == 10.25
+    assert len(new_targets()) == 1
+
+
 def test_a_division_by_zero_follows_the_error_model():
     def divide(x, out):
         out[()] = 1 / x[()]

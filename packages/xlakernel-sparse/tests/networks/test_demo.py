@@ -51,6 +51,15 @@ def test_the_first_spikes_are_those_of_double_precision(monkeypatch):
     assert np.sum(counts) > 100
 
 
+def test_a_neuron_is_silent_in_its_refractory_period():
+    state, arrived = demo.Neuron(np.float32(0), np.float32(0), np.float32(0), np.int32(0)), demo.Neuron(0, 1000, 0, 0)
+    spikes = []
+    for _ in range(3 * (demo.REFRACTORY + 1)):
+        state, fired = demo.integrate.py_func(state, arrived, None, None)
+        spikes.append(bool(fired))
+    assert_array_equal(np.flatnonzero(spikes), np.arange(3) * (demo.REFRACTORY + 1))
+
+
 def test_the_picture_of_points():
     columns = 2 * demo._COLUMNS
     x, y = np.array([0, 0, 1]) / columns, np.array([0, 1, 70]) / (4 * demo._ROWS)

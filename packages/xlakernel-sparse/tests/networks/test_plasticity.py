@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from models import NATIVE, random_matrix
-from rules import PAIR, RULES, Fires, Sum, depress, potentiate, prescribed, rule
+from rules import PAIR, RULES, Fires, Pair, Sum, depress, potentiate, prescribed, rule
 
 from xlakernel.sparse import CSR
 from xlakernel.sparse.networks import Record, Trace
@@ -53,6 +53,24 @@ def test_pair_rule_agrees_with_a_slow_loop(backend, delay):
     assert np.ptp(weights - np.asarray(matrix.data)) > 0.2
     np.testing.assert_allclose(state.weights[0], weights, atol=2e-5)
     np.testing.assert_allclose(recording.trace["excitatory"], sums, atol=1e-3)
+
+
+@pytest.mark.parametrize("backend", [NATIVE, "jax"])
+def test_weights_arrive_as_the_nearest_units(backend):
+    unit = 2.0**-7
+    weights = np.float32(2 + unit * np.array([0, 0.25, 0.75, 0.9]))
+    matrix = CSR((weights, np.arange(4), np.arange(5)), shape=(4, 4))
+    network = prescribed(matrix, 1, rule(depress, potentiate, maximum=2.0**21))
+    assert network.scales.tolist() == [unit]
+    _, recording = network.run(
+        network.initial(Sum(jnp.float32(0))),
+        steps=2,
+        inputs=Fires(jnp.array([[True] * 4, [False] * 4])),
+        plasticity=Pair(0.0, 0.0),
+        record=Record(trace=Trace("excitatory", np.arange(4))),
+        backend=backend,
+    )
+    np.testing.assert_array_equal(recording.trace["excitatory"][1], 2 + unit * np.array([0, 0, 1, 1]))
 
 
 @pytest.mark.parametrize("backend", [NATIVE, "jax"])

@@ -11,6 +11,7 @@ import numba
 import numpy as np
 import pytest
 
+from xlakernel.core import debug_mode
 from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 from xlakernel.sparse.networks import (
     Network,
@@ -83,6 +84,15 @@ def test_they_are_those_of_plain_jax(size, blocks, steps):
     np.testing.assert_array_equal(found.small, expected.small)
     np.testing.assert_array_equal(found.large, expected.large)
     np.testing.assert_allclose(found.noise, expected.noise, rtol=1e-5, atol=1e-4)
+
+
+def test_no_number_is_drawn_out_of_bounds():
+    """The last block begins and ends within groups of four neurons that share random words."""
+    network = Network(Population(keep, 5, keep_arrays), [], blocks=3)
+    assert network.layout.edges == (0, 1, 3, 5)
+    inputs = given()._replace(large=Poisson(20.0), noise=Normal())
+    with debug_mode():  # an access out of bounds is an error
+        assert np.isfinite(run(network, jax.random.key(3), inputs).noise).all()
 
 
 def test_they_are_those_of_draws_in_a_function(network):

@@ -192,3 +192,15 @@ def test_a_row_without_entries_has_no_second_derivative(op_by_op):
     found, tangent = jax.jvp(gradient, (jnp.array([2.0, 3.0]),), (jnp.ones(2),))
     assert_allclose(found, [2.0])
     assert_allclose(tangent, [0.0])
+
+
+def test_zeros_in_a_tangent_of_events_count():
+    """A zero of the events themselves is left out of the gradient in the weights."""
+    A = CSR((jnp.ones(2), jnp.array([0, 1]), jnp.array([0, 2])), shape=(1, 2))
+
+    def gradient(values):
+        return jax.vjp(lambda w: A.with_data(w) @ WeightedArray(values), A.data)[1](jnp.array([np.inf]))[0]
+
+    found, tangent = jax.jvp(gradient, (jnp.array([0.0, 1.0]),), (jnp.array([0.0, 1.0]),))
+    assert_array_equal(found, [0, np.inf])
+    assert_array_equal(tangent, [np.nan, np.inf])
