@@ -16,6 +16,7 @@ import ast
 import contextlib
 import hashlib
 import io
+import itertools
 import json
 import linecache
 import os
@@ -55,7 +56,7 @@ class Cell(NamedTuple):
 
 
 class Output(NamedTuple):
-    """What a cell printed, and the figures that it drew, as SVG."""
+    """The text that a cell printed, and its figures as SVG."""
 
     text: str
     figures: tuple[str, ...] = ()
@@ -177,7 +178,7 @@ def _with_output(cell: Cell, output: str, figures: Sequence[str] = (), **_: Any)
         return ""
     code = f"```python\n{cell.source}```"
     text = [f"````{{code-block}} none\n:class: recorded\n\n{output}````"] if output else []
-    return "\n\n".join([code, *text, *(f"![]({name})" for name in figures)])
+    return "\n\n".join([code, *text, *(f"![Figure of the cell above]({name})" for name in figures)])
 
 
 def describe(machine: Mapping[str, Any]) -> str:
@@ -200,16 +201,18 @@ def record(page: Path) -> Path:
     described = machine()
     if "gpu" not in described:
         raise SystemExit(f"{page}: its outputs are recorded on a GPU, and JAX finds none: {described['devices']}.")
-    os.environ |= {"MATPLOTLIBRC": str(Path(__file__).with_name("matplotlibrc")), "MPLBACKEND": "agg"}
     cells = cells_of(page.read_text("utf-8"))
     outputs = run(cells, page.name)
     found: list[dict[str, Any]] = []
-    count = 0
+    numbers = itertools.count(1)
+    for earlier in page.parent.glob(f"{page.stem}-*.svg"):
+        earlier.unlink()
     for cell, output in zip(cells, outputs, strict=True):
         figures = []
-        for count, figure in enumerate(output.figures, count + 1):  # noqa: B020  # numbered through the page
-            page.with_name(f"{page.stem}-{count}.svg").write_text(figure, "utf-8")
-            figures.append(f"{page.stem}-{count}.svg")
+        for figure in output.figures:
+            name = f"{page.stem}-{next(numbers)}.svg"
+            page.with_name(name).write_text(figure, "utf-8")
+            figures.append(name)
         found.append({"hash": cell.digest, "output": output.text} | ({"figures": figures} if figures else {}))
     path = outputs_beside(page)
     path.write_text(json.dumps({"machine": described, "cells": found}, indent=1, ensure_ascii=False) + "\n", "utf-8")
@@ -220,6 +223,7 @@ def main() -> None:
     """Record the pages that are named."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("pages", type=Path, nargs="+", metavar="page.md")
+    os.environ |= {"MATPLOTLIBRC": str(Path(__file__).with_name("matplotlibrc")), "MPLBACKEND": "agg"}
     for page in parser.parse_args().pages:
         print(f"written: {record(page)}")
 
