@@ -198,6 +198,23 @@ def test_a_definition_reaches_every_thread(new_operator):
     assert_array_equal(f(X), 4 * X)
 
 
+def test_another_thread_that_fills_jaxs_caches_stops_no_definition(new_operator, monkeypatch):
+    op, clear, attempts = new_operator(), jax.clear_caches, []
+
+    def interrupted():
+        attempts.append(None)
+        if len(attempts) < 3:
+            raise RuntimeError("dictionary changed size during iteration")
+        clear()
+
+    f = jax.jit(lambda x: op(x, outs=x))
+    monkeypatch.setattr(jax, "clear_caches", interrupted)
+    for factor in (2, 3):
+        op.def_kernel("own", "cpu", scaling(factor))
+        assert_array_equal(f(X), factor * X)
+    assert len(attempts) == 3
+
+
 def test_functions_are_traced_again_only_if_they_may_call_the_operator(new_operator):
     traces = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -102,6 +103,15 @@ def set_global(context: Any, value: Any) -> None:
 def get_global(context: Any) -> Any:
     """Return the value that `set_global` set."""
     return context._obj.get_global()
+
+
+def clear_caches() -> None:
+    """Clear JAX's caches; repeat this if another thread changes a dictionary of caches while JAX iterates over it."""
+    for _ in range(100):
+        with contextlib.suppress(RuntimeError):
+            jax.clear_caches()
+            return
+    jax.clear_caches()
 
 
 def is_tracing() -> bool:

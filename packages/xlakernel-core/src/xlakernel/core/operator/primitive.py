@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax.extend.core import jaxpr_as_fun
 
-from .._compat import NativeCallEffect, is_tracing, vary_alike
+from .._compat import NativeCallEffect, clear_caches, is_tracing, vary_alike
 from ..call.levels import map_levels
 from ..call.primitive import Call, CallPrimitive
 from ..call.sharding.rule import ShardingRule
@@ -172,7 +172,7 @@ class OperatorPrimitive(CallPrimitive):
         self._jitted.cache_clear()
         if (self.is_used or self.backends.is_followed) and not is_tracing():
             self.is_used = False  # first: another thread may trace a call at any time
-            jax.clear_caches()
+            clear_caches()
 
     def _renew(self) -> None:
         with self._lock:  # a definition that is read later is stored later
@@ -185,7 +185,7 @@ class OperatorPrimitive(CallPrimitive):
         """Make JAX trace all functions again if a program has a backend that ``"auto"`` took without a measurement."""
         if self.is_guessed:
             self.is_guessed = False
-            jax.clear_caches()
+            clear_caches()
 
 
 def _refuse_side_effects(operator: str, effects: Iterable[Any]) -> None:
