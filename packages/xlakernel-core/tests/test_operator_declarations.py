@@ -273,6 +273,45 @@ def test_a_kept_program_has_one_definition(new_operator, use, inner):
         assert_array_equal(f(x), factor * X)
 
 
+def test_a_kept_program_has_its_rules_of_the_jax_primitive(new_operator):
+    op = new_operator()
+
+    def define(factor):
+        def jvp(primals, tangents, **params):
+            return op.primitive.bind(*primals, **params), [factor * tangents[0]]
+
+        def batch(ins, axes, **params):
+            return [factor * ins[0]], axes
+
+        op.def_jax_kernel(scaling(factor))
+        op.def_jvp_rule(jvp)
+        op.def_batching_rule(batch)
+
+    define(2.0)
+    kept = jaxpr_as_fun(jax.make_jaxpr(lambda x: op(x, outs=x))(np.ones(3)))
+    define(3.0)
+    for f, factor in ((lambda x: kept(x)[0], 2.0), (lambda x: op(x, outs=x), 3.0)):
+        assert_array_equal(f(X), factor * X)
+        assert_array_equal(jax.grad(lambda x: f(x).sum())(X), np.full(3, factor))  # noqa: B023  # used at once
+        assert_array_equal(jax.vmap(f)(np.stack([X, -X])), factor * np.stack([X, -X]))
+
+
+def test_a_kept_linearization_has_its_transpose(new_operator):
+    op = new_operator()
+
+    def define(factor):
+        op.def_jax_kernel(scaling(factor))
+        op.def_transpose_rule(lambda cotangents, x, **params: [factor * cotangents[0]])
+
+    define(2.0)
+    _, linear = jax.linearize(lambda x: 1 * jax.linear_transpose(lambda x: op(x, outs=x), x)(x)[0], X)
+    transposed = jax.linear_transpose(jaxpr_as_fun(jax.make_jaxpr(lambda x: op(x, outs=x))(X)), X)
+    define(3.0)
+    assert_array_equal(linear(X), 2 * X)
+    assert_array_equal(transposed([X])[0], 2 * X)
+    assert_array_equal(jax.linear_transpose(lambda x: op(x, outs=x), X)(X)[0], 3 * X)
+
+
 @pytest.mark.versions
 @pytest.mark.parametrize("where", ["function", "generator"])
 def test_a_definition_in_a_traced_function_is_made_once_for_each_trace(new_operator, where):

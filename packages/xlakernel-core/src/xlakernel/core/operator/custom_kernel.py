@@ -92,8 +92,8 @@ class XLACustomKernel:
 
     A kernel, rule or default that replaces another applies to functions that are already jitted, too: JAX traces and
     compiles all functions once more. What was traced and kept (a jaxpr, a program compiled ahead of time or exported)
-    keeps its kernels and declared derivatives, but neither rules of the JAX primitive nor operators that these call. A
-    definition made while JAX traces applies to later traces.
+    keeps its kernels and rules, but not the operators that these call. A definition made while JAX traces applies to
+    later traces.
 
     ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
     `def_transpose`, or by rules of the JAX primitive (`def_jvp_rule`, `def_transpose_rule`).

@@ -48,7 +48,7 @@ def define_jvp(primitive: OperatorPrimitive, user_rule: Callable[..., Any]) -> N
             all_tangents[i] = match_type(tangent, results[i])
         return results, all_tangents
 
-    ad.primitive_jvps[primitive] = rule
+    primitive.rules["jvp"] = rule
 
 
 def define_jvp_per_input(primitive: OperatorPrimitive, rules: Sequence[Callable[..., Any] | None]) -> None:
@@ -105,4 +105,4 @@ def define_transpose(primitive: OperatorPrimitive, user_rule: Callable[..., Any]
             results[i] = match_type(cotangent, ins[i].aval)
         return results
 
-    ad.primitive_transposes[primitive] = rule
+    primitive.rules["transpose"] = rule

@@ -17,17 +17,19 @@ from ..errors import StaticArgumentError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Definition:
-    """The kernels and the sharding rule of an operator when a call was traced. Equal to itself alone.
+    """The kernels and rules of an operator when a call was traced. Equal to itself alone.
 
     Attributes:
       operator: the operator's primitive. The rules of an operator may pass the choices of its calls to other operators.
       generators: (platform, backend) → kernel generator.
       sharding: the rule that splits a call, or a function of the static keywords that returns it.
+      rules: ``"jvp"``, ``"transpose"`` and ``"batch"`` → the rule of the JAX primitive that the author has set.
     """
 
     operator: Any
     generators: Mapping[tuple[str, str], Callable[..., Any]]
     sharding: Callable[..., str] | str | None
+    rules: Mapping[str, Callable[..., Any]]
 
     def sharding_rule(self, static: Static) -> ShardingRule | None:
         """Return the sharding rule of calls with these static keywords; None if there is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -124,6 +124,8 @@ class OperatorPrimitive(CallPrimitive):
         self.has_side_effect = has_side_effect
         #: The rule that splits the operator's calls, or a function of the static keywords that returns it.
         self.sharding: Callable[..., str] | str | None = None
+        #: The rules of the JAX primitive that the author has set; see `Definition`.
+        self.rules: dict[str, Callable[..., Any]] = {}
         self._lock = threading.Lock()
         self._renew()
         #: The jitted calls of the operator, by their static arguments.
@@ -158,6 +160,19 @@ class OperatorPrimitive(CallPrimitive):
         """Return the call that has these parameters."""
         return OperatorCall(self, **params)
 
+    # Rules of the primitive: those of the call's definition, if the author has set them.
+
+    def batch(self, inputs: Sequence[Any], axes: Sequence[int | None], **params: Any) -> tuple[list[Any], list[int]]:
+        """Map the call; the rule of ``jax.vmap``."""
+        rule = _rule(params, "batch", super().batch)
+        return rule(inputs, axes, **params)  # type: ignore[no-any-return]
+
+    def _jvp(self, *arguments: Any, **params: Any) -> Any:
+        return _rule(params, "jvp", super()._jvp)(*arguments, **params)
+
+    def _transpose(self, *arguments: Any, **params: Any) -> Any:
+        return _rule(params, "transpose", super()._transpose)(*arguments, **params)
+
     def define_anew(self, *, replaced: bool = True) -> None:
         """Use the present kernels and sharding rule from now on.
 
@@ -179,13 +194,19 @@ class OperatorPrimitive(CallPrimitive):
             entries = [entry for kernels in self.backends.kernels.values() for entry in kernels.values()]
             generators = {(entry.platform, entry.backend): entry.kernel_generator for entry in entries}
             #: The present definition.
-            self.definition = Definition(self, generators, self.sharding)
+            self.definition = Definition(self, generators, self.sharding, dict(self.rules))
 
     def measured(self) -> None:
         """Make JAX trace all functions again if a program has a backend that ``"auto"`` took without a measurement."""
         if self.is_guessed:
             self.is_guessed = False
             clear_caches()
+
+
+def _rule(params: Mapping[str, Any], name: str, default: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the rule *name* of the definition of the call that has these parameters."""
+    rules: Mapping[str, Callable[..., Any]] = params["dispatch"].definition.rules
+    return rules.get(name, default)
 
 
 def _refuse_side_effects(operator: str, effects: Iterable[Any]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jax.interpreters import batching
-
 from ..call.derivatives.declaration import Derivative, declare, group_of
+from ..call.primitive import CallPrimitive
 from ..call.sharding.rule import ShardingRule
 from ..errors import KernelTypeError, ShardingRuleError
 from ..structs import check_callable
@@ -136,7 +136,7 @@ class TransformRules:
         An axis of None means an input without a batch. Without this rule the kernel itself is mapped.
         """
         check_callable(self.name, "def_batching_rule", rule)
-        map_call = self._primitive.batch
+        map_call = functools.partial(CallPrimitive.batch, self._primitive)
 
         def batch(ins: Sequence[Any], axes: Sequence[int | None], *, static: Static, **params: Any) -> Any:
             # The author's rule is for an unmapped call. A call mapped before the rule was set gets one more level.
@@ -144,7 +144,7 @@ class TransformRules:
                 return map_call(ins, axes, static=static, **params)
             return rule(ins, axes, **params, **dict(static.items))
 
-        batching.primitive_batchers[self._primitive] = batch
+        self._primitive.rules["batch"] = batch
         self._primitive.define_anew()
         return rule
 
