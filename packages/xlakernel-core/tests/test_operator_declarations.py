@@ -1,6 +1,7 @@
 """Declarations of derivatives that are repeated, combined, or wrong."""
 
 import gc
+import sys
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from jax import export
 from jax.extend.core import jaxpr_as_fun
+from jax.interpreters import ad, batching
 from numpy.testing import assert_allclose, assert_array_equal
 
 from xlakernel.core import XLACustomKernel
@@ -294,6 +296,68 @@ def test_a_kept_program_has_its_rules_of_the_jax_primitive(new_operator):
         assert_array_equal(f(X), factor * X)
         assert_array_equal(jax.grad(lambda x: f(x).sum())(X), np.full(3, factor))  # noqa: B023  # used at once
         assert_array_equal(jax.vmap(f)(np.stack([X, -X])), factor * np.stack([X, -X]))
+
+
+def test_a_rule_replaces_one_in_the_tables_of_jax(new_operator):
+    op = new_operator(lambda x: 2 * x)
+    p = op.primitive
+    ad.primitive_jvps[p] = lambda primals, tangents, **params: (p.bind(*primals, **params), [7.0 * tangents[0]])
+    batching.primitive_batchers[p] = lambda ins, axes, **params: ([7.0 * ins[0]], axes)
+    ad.primitive_transposes[p] = lambda cotangents, x, **params: [7.0 * cotangents[0]]
+
+    def check(factor):
+        f = lambda x: op(x, outs=x)  # noqa: E731
+        assert_array_equal(jax.jvp(f, (X,), (X,))[1], factor * X)
+        assert_array_equal(jax.vmap(f)(X[None])[0], factor * X)
+        assert_array_equal(jax.linear_transpose(f, X)(X)[0], factor * X)
+
+    check(7.0)
+    op.def_jvp_rule(lambda primals, tangents, **params: (p.bind(*primals, **params), [2.0 * tangents[0]]))
+    op.def_batching_rule(lambda ins, axes, **params: ([2.0 * ins[0]], axes))
+    op.def_transpose_rule(lambda cotangents, x, **params: [2.0 * cotangents[0]])
+    check(2.0)
+
+
+def test_an_operator_that_is_replaced_in_a_trace_is_replaced_later_too(new_operator):
+    op = new_operator(lambda x: 1 * x)
+    f = jax.jit(lambda x: op(x, outs=x))
+    f(X)
+
+    def replace(factor):
+        nonlocal op
+        op = XLACustomKernel(op.name, replace=True)
+        op.def_jax_kernel(scaling(factor))
+
+    jax.jit(lambda x: (replace(2), x)[1])(X)
+    replace(3)
+    assert_array_equal(f(X), 3 * X)
+    op.def_jax_kernel(scaling(4))
+    assert_array_equal(f(X), 4 * X)
+
+
+def test_kernels_that_threads_register_are_all_there(new_operator):
+    op, interval = new_operator(), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda i: op.def_kernel(f"b{i}", "cpu", scaling(i)), range(400)))
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(op.available_backends("cpu")) == sorted(f"b{i}" for i in range(400))
+
+
+def test_definitions_of_operators_that_are_not_called_clear_no_cache(new_operator, monkeypatch):
+    cleared = []
+    monkeypatch.setattr(jax, "clear_caches", lambda: cleared.append(None))
+    op, leader = new_operator(lambda x: x), new_operator(lambda x: x)
+    op.def_default_of(leader)
+    for one in (op, leader):
+        one.def_jvp_rule(lambda primals, tangents, **params: None)
+        one.def_transpose_rule(lambda cotangents, x, **params: None)
+        one.def_sharding_rule("i -> i")
+        one.def_jax_kernel(scaling(2))
+        one.def_kernel("other", "cpu", scaling(2), asdefault=True)
+    assert not cleared
 
 
 def test_a_kept_linearization_has_its_transpose(new_operator):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import PartitionSpec
 
 from xlakernel.core import AutoChoice, auto_choices, reset_auto_choices, tune, use_backend
@@ -107,6 +108,14 @@ def test_jitted_functions_follow_and_a_program_compiled_ahead_keeps_its_backend(
         ran.clear()
         jax.block_until_ready(program(X))
         assert ran == [backend]
+
+
+def test_a_kept_program_takes_no_backend_that_was_added_later(op, call, ran):
+    kept = jaxpr_as_fun(jax.make_jaxpr(call)(X))
+    op.def_kernel("new", "cpu", lambda outs: lambda x: 5 * x)
+    tune(call, X)
+    ran.clear()
+    np.testing.assert_array_equal(jax.jit(lambda x: kept(x)[0])(X), 2 * X)
 
 
 def test_calls_outside_of_jit_follow(call, ran):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +47,7 @@ class Backends:
 
     Args:
       name: the operator's name.
-      changed: called with the keyword *replaced* after a change: False if it only added a kernel.
+      changed: called after a change, with the keywords of `OperatorPrimitive.define_anew`.
 
     Attributes:
       kernels: platform → backend → its entry, in the order of registration.
@@ -59,6 +60,7 @@ class Backends:
         self.name = name
         self.kernels: dict[str, dict[str, KernelEntry]] = {}
         self._changed = changed
+        self._lock = threading.Lock()
         self._number = next(_numbers)
         self._set: set[str] = set()  # the platforms whose default was set
         self.is_followed = False
@@ -97,10 +99,11 @@ class Backends:
                 "function of outs and the static keywords that returns a wrapped kernel, such as "
                 f"lambda outs: {backend}_kernel(kernel, outs[0], ...)."
             )
-        entries = self.kernels.get(platform, {})
-        replaced = backend in entries  # also by the same generator: what it refers to may have changed
         entry = KernelEntry(backend, platform, generator)
-        self.kernels = {**self.kernels, platform: {**entries, backend: entry}}  # new: other threads may be reading
+        with self._lock:
+            entries = self.kernels.get(platform, {})
+            replaced = backend in entries  # also by the same generator: what it refers to may have changed
+            self.kernels = {**self.kernels, platform: {**entries, backend: entry}}  # new: other threads may be reading
         self._changed(replaced=replaced)
         if asdefault:
             self.set_default(platform, backend)
@@ -182,7 +185,7 @@ class Backends:
                 )
             above = above.leader
         self.leader, leader.is_followed = leader, True
-        self._changed(replaced=True)
+        self._changed(replaced=True, followed=self.is_followed)
 
     def _chosen_default(self, platform: str) -> str | None:
         own = remembered_default(self._number, platform)

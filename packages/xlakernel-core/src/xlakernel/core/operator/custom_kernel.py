@@ -137,7 +137,7 @@ class XLACustomKernel:
         if doc is not None:
             self.__doc__ = doc
         self.has_side_effect = bool(has_side_effect)
-        self._backends = Backends(name, lambda replaced: self.primitive.define_anew(replaced=replaced))
+        self._backends = Backends(name, lambda **change: self.primitive.define_anew(**change))
         self.primitive = OperatorPrimitive(self._backends, self.has_side_effect)
         self._rules = TransformRules(self.primitive)
         self._call: Callable[..., Any] | None = None
@@ -146,6 +146,7 @@ class XLACustomKernel:
         replaced = register(self, name, replace=replace)
         if replaced is not None:  # kernels that call it by the name of a global get this operator
             replaced.primitive.define_anew()
+            self.primitive.is_used |= replaced.primitive.is_used
 
     def __repr__(self) -> str:
         backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}

@@ -48,7 +48,7 @@ def define_jvp(primitive: OperatorPrimitive, user_rule: Callable[..., Any]) -> N
             all_tangents[i] = match_type(tangent, results[i])
         return results, all_tangents
 
-    primitive.rules["jvp"] = rule
+    primitive.set_rule("jvp", rule)
 
 
 def define_jvp_per_input(primitive: OperatorPrimitive, rules: Sequence[Callable[..., Any] | None]) -> None:
@@ -105,4 +105,4 @@ def define_transpose(primitive: OperatorPrimitive, user_rule: Callable[..., Any]
             results[i] = match_type(cotangent, ins[i].aval)
         return results
 
-    primitive.rules["transpose"] = rule
+    primitive.set_rule("transpose", rule)

@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 from jax.extend.core import jaxpr_as_fun
+from jax.interpreters import ad, batching
 
 from .._compat import NativeCallEffect, clear_caches, is_tracing, vary_alike
 from ..call.levels import map_levels
@@ -88,6 +89,9 @@ class OperatorCall(Call):
             if backend is None:
                 self.primitive.is_guessed = True
                 backend = choose() or auto.default_of(backends, platform)  # another thread may just have measured
+            traced = [name for where, name in self.dispatch.definition.generators if where == platform]
+            if backend not in traced and traced:  # it was added after the trace
+                backend = traced[0]
         if backend is None:
             raise BackendNotFoundError(
                 f"{self}: no kernel for platform {platform!r}; there are kernels for {sorted(backends.kernels)}. "
@@ -127,7 +131,7 @@ class OperatorPrimitive(CallPrimitive):
         #: The rules of the JAX primitive that the author has set; see `Definition`.
         self.rules: dict[str, Callable[..., Any]] = {}
         self._lock = threading.Lock()
-        self._renew()
+        self.renew()
         #: The jitted calls of the operator, by their static arguments.
         self.calls: dict[Any, Callable[..., Any]] = {}
         #: True if a call was traced since the operator was last defined anew: programs may contain one.
@@ -173,23 +177,35 @@ class OperatorPrimitive(CallPrimitive):
     def _transpose(self, *arguments: Any, **params: Any) -> Any:
         return _rule(params, "transpose", super()._transpose)(*arguments, **params)
 
-    def define_anew(self, *, replaced: bool = True) -> None:
-        """Use the present kernels and sharding rule from now on.
+    def set_rule(self, name: str, rule: Callable[..., Any]) -> None:
+        """Set a rule of `Definition.rules`, also in place of one that the author has put in JAX's own table."""
+        self.rules[name] = rule
+        tables: dict[str, tuple[Any, Callable[..., Any]]] = {
+            "jvp": (ad.primitive_jvps, self._jvp),
+            "transpose": (ad.primitive_transposes, self._transpose),
+            "batch": (batching.primitive_batchers, self.batch),
+        }
+        table, own = tables[name]
+        table[self] = own
 
-        If a kernel or a rule was *replaced*, and a program may contain a call of the operator, or of one that follows
-        its defaults, JAX traces and compiles all functions again. While JAX traces, its caches stay: a function that
-        defines an operator would be traced, and define it, in each call.
+    def define_anew(self, *, replaced: bool = True, followed: bool = False) -> None:
+        """Use the present kernels and rules from now on.
+
+        If a kernel, a rule or a default was *replaced*, and a program may contain a call of the operator, JAX traces
+        and compiles all functions again; also if the defaults of operators that have *followed* this one changed. While
+        JAX traces, its caches stay: a function that defines an operator would be traced, and define it, in each call.
         """
-        self._renew()
+        self.renew()
         if not replaced:
             return
         self.calls.clear()
         self._jitted.cache_clear()
-        if (self.is_used or self.backends.is_followed) and not is_tracing():
+        if (self.is_used or followed) and not is_tracing():
             self.is_used = False  # first: another thread may trace a call at any time
             clear_caches()
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Make a definition of the present kernels and rules."""
         with self._lock:  # a definition that is read later is stored later
             entries = [entry for kernels in self.backends.kernels.values() for entry in kernels.values()]
             generators = {(entry.platform, entry.backend): entry.kernel_generator for entry in entries}

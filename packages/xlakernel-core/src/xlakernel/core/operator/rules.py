@@ -105,6 +105,7 @@ class TransformRules:
         Symbolic zeros are `jax.interpreters.ad.Zero`. *params* are those of ``primitive.bind``.
         """
         derivatives.define_jvp(self._primitive, check_callable(self.name, "def_jvp_rule", rule))
+        self._primitive.renew()  # first: another thread may look for a derivative at any time
         self.declared = None
         self._primitive.define_anew()
         return rule
@@ -118,6 +119,7 @@ class TransformRules:
             if rule is not None:
                 check_callable(self.name, "def_jvp_rule2", rule)
         derivatives.define_jvp_per_input(self._primitive, rules)
+        self._primitive.renew()  # first: another thread may look for a derivative at any time
         self.declared = None
         self._primitive.define_anew()
 
@@ -144,7 +146,7 @@ class TransformRules:
                 return map_call(ins, axes, static=static, **params)
             return rule(ins, axes, **params, **dict(static.items))
 
-        self._primitive.rules["batch"] = batch
+        self._primitive.set_rule("batch", batch)
         self._primitive.define_anew()
         return rule
 
