@@ -168,8 +168,10 @@ class OperatorPrimitive(CallPrimitive):
 
     def batch(self, inputs: Sequence[Any], axes: Sequence[int | None], **params: Any) -> tuple[list[Any], list[int]]:
         """Map the call; the rule of ``jax.vmap``."""
-        rule = _rule(params, "batch", super().batch)
-        return rule(inputs, axes, **params)  # type: ignore[no-any-return]
+        # The author's rule is for an unmapped call. A call mapped before the rule was set gets one more level.
+        rule = super().batch if params["dispatch"].mapped else _rule(params, "batch", super().batch)
+        results: tuple[list[Any], list[int]] = rule(inputs, axes, **params)
+        return results
 
     def _jvp(self, *arguments: Any, **params: Any) -> Any:
         return _rule(params, "jvp", super()._jvp)(*arguments, **params)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..call.derivatives.declaration import Derivative, declare, group_of
-from ..call.primitive import CallPrimitive
 from ..call.sharding.rule import ShardingRule
 from ..errors import KernelTypeError, ShardingRuleError
 from ..structs import check_callable
@@ -138,12 +136,8 @@ class TransformRules:
         An axis of None means an input without a batch. Without this rule the kernel itself is mapped.
         """
         check_callable(self.name, "def_batching_rule", rule)
-        map_call = functools.partial(CallPrimitive.batch, self._primitive)
 
         def batch(ins: Sequence[Any], axes: Sequence[int | None], *, static: Static, **params: Any) -> Any:
-            # The author's rule is for an unmapped call. A call mapped before the rule was set gets one more level.
-            if params["dispatch"].mapped:
-                return map_call(ins, axes, static=static, **params)
             return rule(ins, axes, **params, **dict(static.items))
 
         self._primitive.set_rule("batch", batch)
