@@ -39,8 +39,9 @@ class ChosenKernel:
 
     def generate(self, static: Mapping[str, Any]) -> Callable[..., list[Any]]:
         """Return the kernel as a function that returns a list of results, checked against ``outs``."""
-        entry = self.backends.entry(self.platform, self.backend)  # an error if there is none
-        generator = self.definition.generators.get((self.platform, self.backend), entry.kernel_generator)
+        generator = self.definition.generators.get((self.platform, self.backend))
+        if generator is None:  # registered after the trace, or an error
+            generator = self.backends.entry(self.platform, self.backend).kernel_generator
         kernel = self._guard(f"the generator of {self}", generator, outs=list(self.outs), **static)
         if not callable(kernel):
             raise GeneratorError(
