@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import jax
@@ -15,7 +15,6 @@ from ..call.derivatives import multilinear
 from ..call.derivatives.differentiable import Differentiable
 from ..call.outs import check_enabled, check_has_effect, check_has_order, flatten_outs
 from ..call.pickling import MissingKernel, callers_module, find, name_in_module
-from ..call.results import is_none
 from ..config import AUTO, Settings, check_backend, is_auto_possible
 from ..errors import XLAKernelError
 from ..measure import auto
@@ -23,7 +22,7 @@ from ..measure.benchmark import BenchmarkCase, benchmark
 from ..measure.result import BenchmarkResult
 from ..structs import Struct, check_callable, check_inputs
 from .backends import Backends
-from .dispatch import Dispatch, Static, kinds
+from .dispatch import Dispatch, Static, key_of
 from .names import check_name, register
 from .primitive import OperatorPrimitive
 from .rules import TransformRules
@@ -31,18 +30,6 @@ from .rules import TransformRules
 _Params = ParamSpec("_Params")
 _Result = TypeVar("_Result")
 _MOST_CALLS = 1024  # the largest number of jitted calls in the cache of one operator
-
-
-def _key_of(backend: Any, outs: Any, static: Mapping[str, Any]) -> Hashable | None:
-    """Return the cache key of a call with unchecked arguments; None if an argument is invalid or unhashable."""
-    try:
-        leaves, tree = jax.tree.flatten(outs, is_leaf=is_none)
-        types = [(leaf.shape, leaf.dtype) for leaf in leaves]
-        key = (backend, tree, *types, *[(name, kinds(value), value) for name, value in static.items()])
-        hash(key)
-    except (AttributeError, TypeError, ValueError):
-        return None
-    return key
 
 
 def _of(
@@ -146,7 +133,7 @@ class XLACustomKernel:
         replaced = register(self, name, replace=replace)
         if replaced is not None:  # kernels that call it by the name of a global get this operator
             replaced.primitive.define_anew()
-            self.primitive.is_used |= replaced.primitive.is_used
+            self.primitive.is_used |= replaced.primitive.is_used  # if JAX is tracing, programs still call that one
 
     def __repr__(self) -> str:
         backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}
@@ -199,7 +186,7 @@ class XLACustomKernel:
         if backend == AUTO or (backend is None and is_auto_possible()):
             structs, keywords = flatten_outs(outs, self.name)[0], Static.of(self.name, static)
             backend = auto.backend_of_call(self, ins, structs, backend, keywords)
-        key = _key_of(backend, outs, static)
+        key = key_of(backend, outs, static)
         calls = self.primitive.calls
         apply = None if key is None else calls.get(key)
         if apply is None:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ..call.levels import Level
+from ..call.results import is_none
 from ..call.sharding.rule import ShardingRule
 from ..config import Settings
 from ..errors import StaticArgumentError
@@ -132,3 +133,15 @@ def kinds(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return type(value), tuple(kinds(getattr(value, field.name)) for field in dataclasses.fields(value))
     return type(value)
+
+
+def key_of(backend: Any, outs: Any, static: Mapping[str, Any]) -> Hashable | None:
+    """Return the cache key of a call with unchecked arguments; None if an argument is invalid or unhashable."""
+    try:
+        leaves, tree = jax.tree.flatten(outs, is_leaf=is_none)
+        types = [(leaf.shape, leaf.dtype) for leaf in leaves]
+        key = (backend, tree, *types, *[(name, kinds(value), value) for name, value in static.items()])
+        hash(key)
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return key
