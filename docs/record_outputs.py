@@ -205,7 +205,7 @@ def record(page: Path) -> Path:
     outputs = run(cells, page.name)
     found: list[dict[str, Any]] = []
     numbers = itertools.count(1)
-    for earlier in page.parent.glob(f"{page.stem}-*.svg"):
+    for earlier in page.parent.glob(f"{page.stem}-[0-9]*.svg"):
         earlier.unlink()
     for cell, output in zip(cells, outputs, strict=True):
         figures = []

@@ -168,11 +168,11 @@ def _compute_in_float32(function: Any) -> None:
 
     # Unannotated: Numba requires equal parameters, annotations included, of the overload and of its implementation.
     @overload(function, strict=False)
-    def unary(x):  # type: ignore[no-untyped-def]
+    def unary(x):  # type: ignore[no-untyped-def]  # see above
         return (lambda x: function(x * _ONE)) if isinstance(x, LowPrecision) else None
 
     @overload(function, strict=False)
-    def binary(x, y):  # type: ignore[no-untyped-def]
+    def binary(x, y):  # type: ignore[no-untyped-def]  # see above
         if isinstance(x, LowPrecision) or isinstance(y, LowPrecision):
             return lambda x, y: function(x * _ONE, y * _ONE)
         return None
