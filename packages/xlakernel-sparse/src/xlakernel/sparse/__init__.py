@@ -21,6 +21,7 @@ from .operators.csr import csrmm as csrmm
 from .operators.csr import csrmv as csrmv
 from .operators.csr import weighted_csrmm as weighted_csrmm
 from .operators.csr import weighted_csrmv as weighted_csrmv
+from .operators.lines import csr_slice_rows as csr_slice_rows
 from .operators.sampled import csr_sddmm as csr_sddmm
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "binary_csrmm",
     "binary_csrmv",
     "csr_sddmm",
+    "csr_slice_rows",
     "csr_to_csc",
     "csr_transpose",
     "csrmm",

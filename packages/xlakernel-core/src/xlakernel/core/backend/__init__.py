@@ -8,6 +8,7 @@ launches, `backend.gpu`.
 from xlakernel.command.install import install_command
 
 from .. import output_init
+from .._compat import is_tracing
 from ..call import Kernel, Target
 from ..call.aliases import checked_aliases
 from ..call.derivatives.declaration import Transpose
@@ -76,6 +77,7 @@ __all__ = [
     "install_command",
     "is_debugging",
     "is_function",
+    "is_tracing",
     "jit_when_eager",
     "kernel_function",
     "keywords_of",

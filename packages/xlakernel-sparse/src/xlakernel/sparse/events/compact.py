@@ -11,6 +11,7 @@ import numpy as np
 
 from xlakernel.core.errors import DtypeError, ShapeError, StructureError
 
+from ..operators.active import positions_of
 from ..operators.arguments import as_array, as_integer, check_size, index_array, is_known
 from .arrays import EventArray, event_values
 
@@ -51,7 +52,7 @@ class CompactArray(EventArray):
         raw = event_values(type(self), value, real=True)
         if raw.ndim != 1:
             raise ShapeError(f"CompactArray: value has the shape {raw.shape}; expected a vector.")
-        indices, count = _active_indices(jax.lax.stop_gradient(raw))
+        indices, count = positions_of(jax.lax.stop_gradient(raw))
         self._set(indices=indices, count=count, _length=int(raw.shape[0]))
 
     @classmethod
@@ -124,13 +125,6 @@ class CompactArray(EventArray):
     def __getitem__(self, index: Any) -> Any:
         part = self.value[index]
         return type(self)(part) if part.ndim == 1 else part
-
-
-@jax.jit
-def _active_indices(raw: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return the indices of the active elements, followed by zeros, and their number."""
-    found: tuple[jax.Array, jax.Array] = _compacted(raw.astype(bool), jnp.arange(raw.shape[0], dtype=jnp.int32))
-    return found
 
 
 @jax.jit

@@ -15,7 +15,6 @@ from xlakernel.core.errors import ArgumentError, InputError, ShapeError, Structu
 from ..events.arrays import EventArray
 from ..operators.arguments import as_array
 from ..operators.dtypes import accumulator
-from ..operators.entries import in_order
 from .base import Format
 
 _NUMBERS = (bool, int, float, complex, np.generic)
@@ -143,30 +142,21 @@ def _mapped_elements(matrix: Format, function: Callable[[jax.Array], jax.Array])
 
     The first entry of a place (a row and column) gets the result; duplicates of the entry, and padding, get 0.
     """
-    elements, is_first, order = _elements_in_order(matrix)
-    weights: jax.Array = _weights_of_first(function(elements), is_first, order)
-    return weights
+    first, repeated = matrix._first_of_places()
 
-
-@jax.jit
-def _elements_in_order(matrix: Format) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return the entries' elements, sorted by places; True for the first entry of a place; and the permutation."""
-    row, column = matrix.coordinates()
-    row, column, order = jax.lax.sort((row, column, jnp.arange(matrix.nnz)), num_keys=2)
-    is_first = jnp.ones(matrix.nnz, bool).at[1:].set((row[1:] != row[:-1]) | (column[1:] != column[:-1]))
-    place = jnp.cumsum(is_first) - 1
-    weights = in_order(jnp.broadcast_to(_entry_weights(matrix), matrix.nnz), order)
-    sums = jnp.zeros(matrix.nnz, accumulator(matrix.dtype)).at[place].add(weights)[place].astype(matrix.dtype)
-    is_first &= row < matrix.shape[0]
     # Powers and their derivatives may be infinite at 0: elements that are not used are set to 1.
-    return jnp.where(is_first, sums, 1), is_first, order
+    def of_distinct() -> jax.Array:
+        used = matrix._is_entry() & (repeated == 0)  # under vmap, both branches are computed
+        return jnp.where(used, function(jnp.where(used, matrix.data, 1)), 0)
 
+    def of_sums() -> jax.Array:
+        weights = jnp.broadcast_to(_entry_weights(matrix), matrix.nnz)
+        sums = jnp.zeros(matrix.nnz, accumulator(matrix.dtype)).at[first].add(weights).astype(matrix.dtype)
+        used = matrix._is_entry() & (first == jnp.arange(matrix.nnz))
+        return jnp.where(used, function(jnp.where(used, sums, 1)), 0)
 
-@jax.jit
-def _weights_of_first(values: jax.Array, is_first: jax.Array, order: jax.Array) -> jax.Array:
-    """Return the values in the order of the entries; 0 where an entry is not the first of its place."""
-    values = jnp.where(is_first, values, 0)
-    return jnp.zeros_like(values).at[order].set(values, unique_indices=True)
+    mapped: jax.Array = jax.lax.cond(repeated == 0, of_distinct, of_sums)
+    return mapped
 
 
 def _is_zero(value: Any) -> bool:
@@ -200,7 +190,16 @@ def _factor_of(matrix: Format, sign: str, other: Any) -> Any:
         )
     if not other.size:  # JAX cannot gather from an empty array
         return jnp.ones(matrix.nnz, other.dtype)
+    if other.shape in ((matrix.shape[1],), (1, matrix.shape[1])) and _is_real(other):
+        return matrix._at_entries(None, other.reshape(-1))
+    if other.shape == (matrix.shape[0], 1) and _is_real(other):
+        return matrix._at_entries(other.reshape(-1), None)
     return _elements_at(other, *matrix.coordinates())
+
+
+def _is_real(array: jax.Array) -> bool:
+    """Return True if 1 times each element is this element; a complex product makes infinities NaN."""
+    return array.dtype.kind in "iu" or jnp.issubdtype(array.dtype, jnp.floating)
 
 
 @jax.jit

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import functools
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import jax
@@ -116,6 +117,33 @@ class Format(ImmutablePytree, abc.ABC):
         float16 and bfloat16, which SciPy does not support, become float32.
         """
 
+    @abc.abstractmethod
+    def _dense(self) -> jax.Array:
+        """Return the matrix as a dense array."""
+
+    @abc.abstractmethod
+    def _diagonal(self, offset: int) -> jax.Array:
+        """Return the elements with ``column - row == offset``, a number from ``-rows`` to ``columns``."""
+
+    @abc.abstractmethod
+    def _part(self, numbers: Mapping[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the entries in the rows ``numbers[0]`` and columns ``numbers[1]``, and the part's index arrays.
+
+        A missing axis stands for all its rows or columns. The structure of the matrix is known.
+        """
+
+    @abc.abstractmethod
+    def _line(self, axis: int, number: Any) -> jax.Array:
+        """Return a row if *axis* is 0, else a column, as a dense vector; *number* is in range."""
+
+    @abc.abstractmethod
+    def _at_entries(self, row: jax.Array | None, column: jax.Array | None) -> jax.Array:
+        """Return ``row[i] * column[j]`` for each entry in row i and column j, ``(nnz,)``; a factor of None is 1."""
+
+    @abc.abstractmethod
+    def _first_of_places(self) -> tuple[jax.Array, jax.Array]:
+        """Return the first entry of each entry's place, ``(nnz,)``, and the number of entries that are not first."""
+
     # Shared by all formats.
 
     @property
@@ -210,8 +238,7 @@ class Format(ImmutablePytree, abc.ABC):
 
     def todense(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``."""
-        dense: jax.Array = _dense(self)
-        return dense
+        return self._dense()
 
     def toarray(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``, like `todense`."""
@@ -232,12 +259,8 @@ class Format(ImmutablePytree, abc.ABC):
         """
         self._check_axis("sum", axis)
         dtype = jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), self.dtype)).dtype
-        if axis is None:  # sums of rows may overflow half precision where the sum of all does not
-            wide = accumulator(dtype)
-            return jnp.sum(self.astype(wide) @ jnp.ones(self.shape[1], wide)).astype(dtype)
-        matrix = self.astype(dtype)
-        ones = jnp.ones(self.shape[axis], dtype)
-        return ones @ matrix if axis in (0, -2) else matrix @ ones
+        total: jax.Array = _compiled_sum(self, axis, dtype)
+        return total
 
     def mean(self, axis: int | None = None) -> jax.Array:
         """Return the mean of the elements, including zeros that are not stored.
@@ -271,8 +294,7 @@ class Format(ImmutablePytree, abc.ABC):
         if number is None:
             raise ArgumentError(f"{type(self).__name__}.diagonal: offset is {offset!r}; expected an integer.")
         rows, columns = self.shape
-        elements: jax.Array = _diagonal(self, max(-rows, min(number, columns)))  # beyond these, diagonals are empty
-        return elements
+        return self._diagonal(max(-rows, min(number, columns)))  # beyond these, diagonals are empty
 
     def _check_axis(self, method: str, axis: Any) -> None:
         if axis is not None and as_integer(axis) not in (0, 1, -1, -2):
@@ -290,28 +312,50 @@ class Format(ImmutablePytree, abc.ABC):
             )
 
 
-@jax.jit
-def _dense(matrix: Format) -> jax.Array:
-    return _sums_at(matrix, matrix.shape, matrix.coordinates())
+def picked(places: np.ndarray, numbers: np.ndarray, extent: int) -> tuple[np.ndarray, np.ndarray]:
+    """Select the entries at certain rows or columns.
+
+    Args:
+      places: the row, or the column, of each entry.
+      numbers: the chosen rows or columns, with or without repetitions.
+      extent: the number of rows, or of columns.
+
+    Returns:
+      The selected entries in their order, one for each repetition, and the position of their place in *numbers*.
+    """
+    positions = np.full(extent, -1, places.dtype)
+    positions[numbers] = np.arange(numbers.size)
+    found = positions[places]
+    entries = np.flatnonzero(found >= 0)
+    found = found[entries]
+    times = np.bincount(numbers, minlength=extent)
+    if times.max(initial=0) <= 1:
+        return entries, found
+    of_entry = times[places[entries]]
+    repetition = np.arange(of_entry.sum()) - np.repeat(np.cumsum(of_entry) - of_entry, of_entry)
+    entries = np.repeat(entries, of_entry)
+    first = (np.cumsum(times) - times)[places[entries]]
+    return entries, np.argsort(numbers, kind="stable")[first + repetition].astype(places.dtype)
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def _diagonal(matrix: Format, offset: int) -> jax.Array:
-    rows, columns = matrix.shape
-    first = max(-offset, 0)
-    length = max(min(rows - first, columns - max(offset, 0)), 0)
-    row, column = matrix.coordinates()
-    place = jnp.where((column - row == offset) & (row < rows), row - first, length)
-    return _sums_at(matrix, (length,), (place,))
+def is_number(number: jax.Array, extent: int) -> jax.Array:
+    """Return a vector of *extent* bools that is True at the position *number*."""
+    return jnp.arange(extent) == number
 
 
-def _sums_at(matrix: Format, shape: tuple[int, ...], places: tuple[jax.Array, ...]) -> jax.Array:
-    """Return an array of *shape* with each weight added at its place, except for places out of range."""
-    if 0 in shape:  # JAX does not differentiate a scatter into an array without elements
-        return jnp.zeros(shape, matrix.dtype)
-    wide = accumulator(matrix.dtype)  # duplicates of half precision are added up in float32, as in products
-    sums = jnp.zeros(shape, wide).at[places].add(matrix.data.astype(wide), mode="drop")
-    return sums.astype(matrix.dtype)
+def _sum(matrix: Format, axis: int | None, dtype: Any) -> jax.Array:
+    if axis is None:  # sums of rows may overflow half precision where the sum of all does not
+        wide = accumulator(dtype)
+        if matrix.homogeneous:
+            return jnp.sum(matrix.astype(wide) @ jnp.ones(matrix.shape[1], wide)).astype(dtype)
+        return jnp.sum(jnp.where(matrix._is_entry(), matrix.data, 0), dtype=wide).astype(dtype)
+    matrix = matrix.astype(dtype)
+    ones = jnp.ones(matrix.shape[axis], dtype)
+    return ones @ matrix if axis in (0, -2) else matrix @ ones  # type: ignore[no-any-return]
+
+
+_compiled_sum = jit_when_eager(_sum, static_argnums=(1, 2))
 
 
 def _checked_product(matrix: Format, other: Any, *, transpose: bool) -> jax.Array:

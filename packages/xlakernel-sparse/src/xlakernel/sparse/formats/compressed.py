@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ArgumentError
 
+from ..events.arrays import BinaryArray
 from ..events.compact import CompactArray
 from ..operators.arguments import check_data, check_shape, check_structure
 from ..operators.compact import sum_rows
 from ..operators.conversion import compress, csr_to_csc
-from ..operators.entries import coordinates_of_rows
+from ..operators.lines import csr_slice_rows, diagonal_of
 from ..operators.operand import BINARY, Operand
+from ..operators.places import coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
-from .base import Arrays, Format
+from ..operators.sampled import csr_sddmm
+from .base import Arrays, Format, is_number, picked
 from .interchange import host_data
 from .prepared import Prepared, prepare
 from .validation import check_compressed_values, should_check, three_arrays
@@ -123,6 +128,55 @@ class Compressed(Format):
             return self._multiply(BINARY, events.value, transpose=transpose, caller=caller)
         return sum_rows(self.data, *self.structure, events.indices, events.count, shape=self.line_shape)
 
+    def _dense(self) -> jax.Array:
+        self._check_single()
+        rows, columns = self.line_shape
+        if 0 in (rows, columns):
+            return jnp.zeros(self.shape, self.dtype)
+        numbers = jnp.arange(rows, dtype=self.indptr.dtype)
+        dense = csr_slice_rows(self.data, *self.structure, numbers, shape=self.line_shape)
+        return dense if self._axis == 0 else dense.T
+
+    def _diagonal(self, offset: int) -> jax.Array:
+        self._check_single()
+        offset = offset if self._axis == 0 else -offset
+        return diagonal_of(self.data, *self.structure, offset, self.line_shape)
+
+    def _part(self, numbers: Mapping[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self._check_single()
+        indices, indptr = map(np.asarray, self.structure)
+        if self._axis in numbers:
+            entries, indptr = _of_lines(indptr, numbers[self._axis])
+            indices = indices[entries]
+        else:
+            entries, indices = None, indices[: indptr[-1]]
+        if 1 - self._axis in numbers:
+            chosen, indices = picked(indices, numbers[1 - self._axis], self.line_shape[1])
+            entries = chosen if entries is None else entries[chosen]
+            indptr = np.searchsorted(chosen, indptr).astype(indptr.dtype)
+        return np.arange(indptr[-1]) if entries is None else entries, indices, indptr
+
+    def _line(self, axis: int, number: Any) -> jax.Array:
+        if axis == self._axis:
+            return _sliced_line(self, number)
+        event = BinaryArray(is_number(number, self.shape[axis]))
+        return event @ self if axis == 0 else self @ event  # type: ignore[no-any-return]
+
+    def _at_entries(self, row: jax.Array | None, column: jax.Array | None) -> jax.Array:
+        self._check_single()
+        factors = [row, column] if self._axis == 0 else [column, row]
+        dtype = jnp.result_type(*(factor for factor in factors if factor is not None))
+        line, place = (
+            jnp.ones(extent, dtype) if factor is None else factor
+            for factor, extent in zip(factors, self.line_shape, strict=True)
+        )
+        products = csr_sddmm(*self.structure, line, place, shape=self.line_shape)
+        return jnp.where(self._is_entry(), products, jnp.ones((), products.dtype))
+
+    def _first_of_places(self) -> tuple[jax.Array, jax.Array]:
+        self._check_single()
+        return firsts(*self.structure, self.line_shape)
+
     # Conversion.
 
     @classmethod
@@ -159,3 +213,21 @@ class Compressed(Format):
 
 def _line_shape(axis: int, shape: tuple[int, int]) -> tuple[int, int]:
     return shape if axis == 0 else shape[::-1]
+
+
+def _of_lines(indptr: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the entries of the lines *numbers*, line by line, and the first entry of each of these lines."""
+    lengths = np.diff(indptr)[numbers]
+    ends = np.cumsum(lengths)
+    # The entries of a line follow the line's first entry.
+    entries = np.arange(ends[-1] if ends.size else 0) + np.repeat(indptr[:-1][numbers] - (ends - lengths), lengths)
+    return entries, np.concatenate([[0], ends]).astype(indptr.dtype)
+
+
+def _slice_line(matrix: Compressed, number: Any) -> jax.Array:
+    matrix._check_single()
+    numbers = jnp.asarray(number).reshape(1)
+    return csr_slice_rows(matrix.data, *matrix.structure, numbers, shape=matrix.line_shape)[0]
+
+
+_sliced_line = jit_when_eager(_slice_line)

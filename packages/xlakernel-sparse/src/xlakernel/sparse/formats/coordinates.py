@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Mapping
 from typing import Any, Self
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from xlakernel.core.errors import ShapeError
 
+from ..events.arrays import BinaryArray
 from ..events.compact import CompactArray
 from ..operators.arguments import check_data, check_room, check_shape, index_array
 from ..operators.conversion import compress
-from ..operators.entries import coordinates_of_rows
+from ..operators.dtypes import accumulator
 from ..operators.operand import BINARY, Operand
+from ..operators.places import coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
-from .base import Arrays, Format
+from .base import Arrays, Format, is_number, picked
 from .interchange import host_data
 from .validation import check_coordinate_values, should_check, three_arrays
 
@@ -70,6 +76,47 @@ class Coordinates(Format):
     def _multiply_compact(self, events: CompactArray, *, transpose: bool, caller: str) -> jax.Array:
         return self._multiply(BINARY, events.value, transpose=transpose, caller=caller)
 
+    def _dense(self) -> jax.Array:
+        self._check_single()
+        dense: jax.Array = _sums_at(self.data, self.structure, self.shape)
+        return dense
+
+    def _diagonal(self, offset: int) -> jax.Array:
+        self._check_single()
+        elements: jax.Array = _diagonal(self.data, *self.structure, offset, self.shape)
+        return elements
+
+    def _part(self, numbers: Mapping[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self._check_single()
+        places = list(map(np.asarray, self.structure))
+        entries = np.flatnonzero(places[0] < self.shape[0])
+        places = [along[entries] for along in places]
+        for axis, chosen in numbers.items():
+            selected, places[axis] = picked(places[axis], chosen, self.shape[axis])
+            places[1 - axis] = places[1 - axis][selected]
+            entries = entries[selected]
+        return entries, places[0], places[1]
+
+    def _line(self, axis: int, number: Any) -> jax.Array:
+        event = BinaryArray(is_number(number, self.shape[axis]))
+        return event @ self if axis == 0 else self @ event  # type: ignore[no-any-return]
+
+    def _at_entries(self, row: jax.Array | None, column: jax.Array | None) -> jax.Array:
+        self._check_single()
+        factors = [
+            of.at[places].get(mode="fill", fill_value=1)
+            for of, places in zip((row, column), self.structure, strict=True)
+            if of is not None
+        ]
+        return math.prod(factors[1:], start=factors[0])
+
+    def _first_of_places(self) -> tuple[jax.Array, jax.Array]:
+        self._check_single()
+        first: jax.Array
+        repeated: jax.Array
+        first, repeated = _first_of_places(*self.structure, self.shape)
+        return first, repeated
+
     # Conversion.
 
     @classmethod
@@ -97,3 +144,37 @@ class Coordinates(Format):
         is_entry = row < self.shape[0]
         data = host_data(self.data, self.nnz)[is_entry]
         return scipy.sparse.coo_array((data, (row[is_entry], col[is_entry])), shape=self.shape)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _sums_at(data: jax.Array, places: tuple[jax.Array, ...], shape: tuple[int, ...]) -> jax.Array:
+    """Return an array of *shape* with each weight added at its place, except for places out of range."""
+    if 0 in shape:  # JAX does not differentiate a scatter into an array without elements
+        return jnp.zeros(shape, data.dtype)
+    wide = accumulator(data.dtype)  # duplicates of half precision are added up in float32, as in products
+    return jnp.zeros(shape, wide).at[places].add(data.astype(wide), mode="drop").astype(data.dtype)
+
+
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _diagonal(data: jax.Array, row: jax.Array, column: jax.Array, offset: int, shape: tuple[int, int]) -> jax.Array:
+    rows, columns = shape
+    first = max(-offset, 0)
+    length = max(min(rows - first, columns - max(offset, 0)), 0)
+    place = jnp.where((column - row == offset) & (row < rows), row - first, length)
+    elements: jax.Array = _sums_at(data, (place,), (length,))
+    return elements
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _first_of_places(row: jax.Array, col: jax.Array, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
+    """Return the first entry of each entry's place, and the number of entries that are not first."""
+    entries = row.shape[0]
+
+    def search() -> tuple[jax.Array, jax.Array]:
+        order, indices, indptr = compress(jnp.arange(entries, dtype=row.dtype), row, col, shape)
+        first, repeated = firsts(indices, indptr, shape)
+        return jnp.zeros_like(order).at[order].set(order[first], unique_indices=True), repeated.astype(row.dtype)
+
+    # Places that ascend are distinct.
+    ascends = jnp.all((row[1:] > row[:-1]) | ((row[1:] == row[:-1]) & (col[1:] > col[:-1])))
+    return jax.lax.cond(ascends, lambda: (jnp.arange(entries, dtype=row.dtype), jnp.zeros((), row.dtype)), search)

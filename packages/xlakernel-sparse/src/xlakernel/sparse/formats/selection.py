@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, StructureError
 
-from ..events.arrays import BinaryArray
+from ..operators.arguments import is_known
 from ..operators.entries import in_order
 from .base import Format
 
@@ -80,15 +79,8 @@ def _clipped(index: jax.Array, extent: int) -> jax.Array:
 
 
 def _line(caller: str, matrix: Format, axis: int, index: Any) -> jax.Array:
-    """Return a row or a column as a dense vector: the product with one event."""
-    extent = matrix.shape[axis]
-    event = BinaryArray(_equals(_number(caller, index, extent), extent))
-    return event @ matrix if axis == 0 else matrix @ event  # type: ignore[no-any-return]
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def _equals(number: jax.Array, extent: int) -> jax.Array:
-    return jnp.arange(extent) == number
+    """Return a row or a column as a dense vector."""
+    return matrix._line(axis, _number(caller, index, matrix.shape[axis]))
 
 
 def _elements(caller: str, line: jax.Array, axis: int, chosen: Any) -> jax.Array:
@@ -108,31 +100,21 @@ def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format
             f"{caller}: the matrix is traced, so the number of entries of its part is not known yet. Select the part "
             "outside of jit; or one line, A[i] or A[:, j], which is dense; or several, jax.vmap(lambda i: A[i])(rows)."
         )
-    # The weights may be traced while the structure is known. Therefore the part is selected from a matrix that has the
-    # numbers of the entries as its weights.
+    entries, *structure = matrix._part(numbers)
+    shape = tuple(len(numbers.get(axis, range(extent))) for axis, extent in enumerate(matrix.shape))
+    data = matrix.data if matrix.homogeneous else _at(matrix.data, entries)
+    # The weights may be traced while the structure is known.
     with jax.ensure_compile_time_eval():
-        # With a NumPy array the constructor would compile a program that copies it.
-        dtype = "int32" if matrix.nnz <= np.iinfo(np.int32).max else "int64"
-        entries = jax.device_put(np.arange(matrix.nnz, dtype=dtype))
-        part = type(matrix)((entries, *matrix.structure), shape=matrix.shape, check=False)
-        for axis, lines in numbers.items():
-            part = _lines(part, axis, lines)
-    return part.with_data(matrix.data if matrix.homogeneous else in_order(matrix.data, part.data))
+        structure = jax.device_put(structure)
+    return type(matrix)((data, *structure), shape=shape, check=False)
 
 
-def _lines(matrix: Format, axis: int, numbers: np.ndarray) -> Format:
-    """Return these rows or columns as a matrix of the same format."""
-    data, *structure = matrix._lines(axis)
-    indices, indptr = map(np.asarray, structure)
-    lengths = np.diff(indptr)[numbers]
-    ends = np.cumsum(lengths)
-    # The numbers of the entries, line by line: those of a line follow the number of its first entry.
-    entries = np.arange(ends[-1] if ends.size else 0) + np.repeat(indptr[:-1][numbers] - (ends - lengths), lengths)
-    data = data if matrix.homogeneous else in_order(data, entries)
-    starts = np.concatenate([[0], ends]).astype(indptr.dtype)
-    rows, columns = matrix.shape
-    shape = (rows, len(numbers)) if axis else (len(numbers), columns)
-    return matrix._of_lines(axis, (data, *jax.device_put((indices[entries], starts))), shape)
+def _at(data: jax.Array, entries: np.ndarray) -> jax.Array:
+    """Return the weights of these entries; with known weights on the CPU, no program is compiled for their number."""
+    if is_known(data) and all(device.platform == "cpu" for device in data.devices()):
+        with jax.ensure_compile_time_eval():
+            return jax.device_put(np.asarray(data)[entries])
+    return in_order(data, entries)  # type: ignore[no-any-return]
 
 
 def _numbers(caller: str, chosen: Any, axis: int, extent: int) -> np.ndarray:

@@ -13,10 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import export
 
+from xlakernel.core.backend import is_tracing
 from xlakernel.core.errors import DtypeError, InputError, ShapeError
 
 from .dtypes import check_dtype
 from .operand import BINARY, DENSE, Operand
+
+#: The alignment, in bytes, of memory that XLA uses as it is, and the size from which a second copy costs much.
+_ALIGNMENT, _LARGE = 64, 1 << 16
 
 
 def as_array(caller: str, what: str, value: Any) -> jax.Array:
@@ -34,8 +38,7 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
         if isinstance(value, np.ndarray) and value.dtype == bool:
             # A mask, for example from np.frombuffer, may have bytes other than 0 and 1.
             return jnp.asarray(value.view(np.uint8) != 0)
-        # `asarray` of jax before 0.8 may alias NumPy's memory: indices could change after they were checked.
-        return jnp.array(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
+        return _copied(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
         hint = " Convert SciPy's matrices with CSR.from_scipy." * type(value).__module__.startswith("scipy.sparse")
         if not is_native:
@@ -43,6 +46,18 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
         raise InputError(
             f"{caller}: {what} is {reprlib.repr(value)} of type {type(value).__name__}; expected an array.{hint}"
         ) from error
+
+
+def _copied(array: np.ndarray) -> jax.Array:
+    """Return a copy of *array* as a JAX array; indices must not change after they were checked."""
+    if array.nbytes < _LARGE or is_tracing() or jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
+        return jnp.array(array)  # which would copy a large array twice
+    # JAX uses memory of this alignment without a copy.
+    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return jax.device_put(copy)
 
 
 def is_known(value: Any) -> bool:

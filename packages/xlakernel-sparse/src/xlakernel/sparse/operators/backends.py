@@ -25,7 +25,12 @@ _BACKENDS = (
 
 
 def register(
-    op: XLACustomKernel, generator: str, *, operand: Operand | None = None, without: Collection[str] = ()
+    op: XLACustomKernel,
+    generator: str,
+    *,
+    operand: Operand | None = None,
+    without: Collection[str] = (),
+    plain: Collection[str] = (),
 ) -> None:
     """Register the kernels of *op*.
 
@@ -37,9 +42,11 @@ def register(
       generator: the name of the generator in each backend's package of kernels.
       operand: the kind of the operator's last input, or None; the name of the kind is passed to the generator.
       without: backends that have no kernel for *op*.
+      plain: backends that use the kernel in plain JAX.
     """
     offered = [entry for entry in _BACKENDS if entry[0] not in without]
     for backend, platform, room, extra in sorted(offered, key=lambda entry: not _is_installed(entry[3])):
+        room = "reference" if backend in plain else room
         op.def_kernel(backend, platform, _lazy(op.name, platform, room, extra, generator, operand))
 
 

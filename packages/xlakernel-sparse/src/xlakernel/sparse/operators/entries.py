@@ -24,13 +24,6 @@ def first_entries(lines: jax.Array, count: int) -> jax.Array:
     return jnp.searchsorted(lines, jnp.arange(count + 1, dtype=lines.dtype))
 
 
-def coordinates_of_rows(indices: jax.Array, indptr: jax.Array, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
-    """Return the row and the column of each entry of a matrix in compressed rows; padding is at *shape*."""
-    rows, columns = shape
-    row = rows_of_entries(indptr, indices.shape[0])
-    return row, jnp.where(row < rows, indices, columns)
-
-
 @jax.jit
 def in_order(array: jax.Array, entries: jax.Array) -> jax.Array:
     """Return the elements of *array* at the indices *entries*."""

@@ -1,5 +1,11 @@
-"""Numba CUDA kernels for NVIDIA GPUs; structures are transposed by XLA's own sort."""
+"""Numba CUDA kernels for NVIDIA GPUs; structures, lines and lists of events are those of XLA."""
 
+from ..reference import active_indices as active_indices
+from ..reference import diagonal as diagonal
+from ..reference import entry_rows as entry_rows
+from ..reference import first_of_places as first_of_places
+from ..reference import gather_rows as gather_rows
+from ..reference import slice_rows as slice_rows
 from ..reference import transpose as transpose
 from ..reference import transpose_with_data as transpose_with_data
 from .blocked import blocked_product as blocked_product

@@ -1,7 +1,13 @@
 """Numba kernels for the CPU: parallel, with vector instructions for operands of several columns."""
 
+from ._generators import active_indices as active_indices
 from ._generators import compact_product as compact_product
+from ._generators import diagonal as diagonal
+from ._generators import entry_rows as entry_rows
+from ._generators import first_of_places as first_of_places
+from ._generators import gather_rows as gather_rows
 from ._generators import product as product
 from ._generators import sampled_product as sampled_product
+from ._generators import slice_rows as slice_rows
 from ._generators import transpose as transpose
 from ._generators import transpose_with_data as transpose_with_data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 
 from xlakernel.numba import numba_kernel
 
-from . import conversion, events, gather, matrix, sampled, scatter
+from . import conversion, events, gather, lines, matrix, places, sampled, scatter
 
 # transposed, rank of the operand, True if zeros are skipped → kernel
 _PRODUCTS = {
@@ -91,6 +92,41 @@ def transpose(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., A
 def transpose_with_data(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
     """Return a function ``f(data, indices, indptr)`` that returns the three arrays of the transpose."""
     return numba_kernel(conversion.transpose_with_data, tuple(outs))
+
+
+def entry_rows(outs: Sequence[Any]) -> Callable[..., Any]:
+    """Return a function ``f(indptr)`` that returns the row of each entry; for padding, the number of rows."""
+    return numba_kernel(places.entry_rows, outs[0])
+
+
+def first_of_places(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
+    """Return a function ``f(indices, indptr)`` of the first entry of each entry's place.
+
+    Its results are the number of this entry, and how many entries are not the first of their place.
+    """
+    return functools.partial(numba_kernel(places.first_of_places, tuple(outs)), columns=shape[1])
+
+
+def slice_rows(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous: bool) -> Callable[..., Any]:
+    """Return a function ``f(data, indices, indptr, rows)`` that returns these rows as a dense matrix."""
+    run = numba_kernel(lines.slice_rows, outs[0])
+    return lambda data, indices, indptr, rows: run(_weights(data, homogeneous), indices, indptr, rows)
+
+
+def gather_rows(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
+    """Return a function ``f(indices, indptr, rows, dense)``, the transpose of `slice_rows` for the weights."""
+    return numba_kernel(lines.gather_rows, outs[0])
+
+
+def diagonal(outs: Sequence[Any], *, offset: int, homogeneous: bool) -> Callable[..., Any]:
+    """Return a function ``f(data, indices, indptr)`` that returns the elements with ``column - row == offset``."""
+    run = numba_kernel(lines.diagonal, outs[0])
+    return lambda data, indices, indptr: run(_weights(data, homogeneous), indices, indptr, offset=offset)
+
+
+def active_indices(outs: Sequence[Any]) -> Callable[..., Any]:
+    """Return a function ``f(flags)`` that returns the positions of True, followed by zeros, and their number."""
+    return numba_kernel(events.list_flags, tuple(outs))
 
 
 def _kernel_rank(out: Any) -> int:

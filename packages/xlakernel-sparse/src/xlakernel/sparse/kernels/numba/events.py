@@ -83,3 +83,14 @@ def scatter_values(data, indices, indptr, x, y):
 def scatter_listed(data, indices, indptr, active, count, y):
     """Compute the sum of the rows ``active[:count]``."""
     _scatter(active, count[()], np.empty((1, 1), y.dtype), data, indices, indptr, y)
+
+
+@njit(cache=True)
+def list_flags(x, active, count):
+    """Write the positions of True, followed by zeros, and their number."""
+    positions = np.empty(x.size + 1, np.uint64)
+    number = active_flags(x, positions)
+    for a in range(number):
+        active[a] = positions[a]
+    active[number:] = 0
+    count[()] = number

@@ -2,6 +2,12 @@
 
 from .conversion import transpose as transpose
 from .conversion import transpose_with_data as transpose_with_data
+from .lines import diagonal as diagonal
+from .lines import gather_rows as gather_rows
+from .lines import slice_rows as slice_rows
+from .places import entry_rows as entry_rows
+from .places import first_of_places as first_of_places
+from .products import active_indices as active_indices
 from .products import compact_product as compact_product
 from .products import product as product
 from .products import sampled_product as sampled_product

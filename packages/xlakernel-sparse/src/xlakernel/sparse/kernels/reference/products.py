@@ -75,3 +75,19 @@ def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int], events: str 
         return found if u.ndim == 1 else found.sum(axis=1, dtype=outs[0].dtype)
 
     return run
+
+
+def active_indices(outs: Sequence[Any]) -> Callable[..., Any]:
+    """Return a function ``f(flags)`` that returns the positions of True, followed by zeros, and their number."""
+    positions, number = outs
+
+    def run(flags: jax.Array) -> Any:
+        # The place of an active element is the number of active ones before it; inactive elements are dropped.
+        place = jnp.where(flags, jnp.cumsum(flags, dtype=number.dtype) - 1, flags.shape[0])
+        entry = jnp.arange(flags.shape[0], dtype=positions.dtype)
+        found = jnp.zeros(positions.shape, positions.dtype).at[place].set(entry, mode="drop", unique_indices=True)
+        # Kernels rely on a count within the array. The sum may exceed it if bools are bytes other than 0 and 1, as
+        # those of `np.frombuffer(...)` under jit.
+        return found, jnp.minimum(jnp.sum(flags, dtype=number.dtype), flags.shape[0])
+
+    return run
