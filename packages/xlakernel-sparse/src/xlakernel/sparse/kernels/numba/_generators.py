@@ -20,7 +20,6 @@ _PRODUCTS = {
     (False, 2, True): matrix.gather_active_matrix,
     (True, 1, False): scatter.scatter,
     (True, 2, False): matrix.scatter_matrix,
-    (True, 2, True): matrix.scatter_active_matrix,
 }
 # Vectors of events: transposed, kind of events → kernel. The transposed products visit only rows of active events.
 _EVENTS = {
@@ -29,6 +28,8 @@ _EVENTS = {
     (True, "binary"): events.scatter_flags,
     (True, "weighted"): events.scatter_values,
 }
+# Several vectors of events, the rows of a matrix: kind of events → kernel
+_EVENT_ROWS = {"binary": events.scatter_rows_of_flags, "weighted": events.scatter_rows_of_values}
 # The factor whose zeros are skipped → kernel
 _SAMPLED = {"": sampled.sample, "u": sampled.sample_active_rows, "v": sampled.sample_active_columns}
 
@@ -47,6 +48,8 @@ def product(
     """
     (out,) = outs
     rank = _kernel_rank(out)
+    if operand != "dense" and transpose and rank == 2:
+        return _of_transposes(_EVENT_ROWS[operand], out, homogeneous)
     if rank == 1 and operand != "dense":
         kernel = _EVENTS[transpose, operand]
     else:
@@ -136,6 +139,12 @@ def _kernel_rank(out: Any) -> int:
 
 def _of_rank(out: Any, rank: int) -> Any:
     return out if rank == 2 else jax.ShapeDtypeStruct(out.shape[:1], out.dtype)
+
+
+def _of_transposes(kernel: Any, out: Any, homogeneous: bool) -> Callable[..., Any]:
+    """Return a product by a kernel whose operand and result are transposed: ``X @ A`` then needs no copies of both."""
+    run = numba_kernel(kernel, jax.ShapeDtypeStruct(out.shape[::-1], out.dtype))
+    return lambda data, indices, indptr, x: run(_weights(data, homogeneous), indices, indptr, x.T).T
 
 
 def _weights(data: Any, homogeneous: bool) -> Any:

@@ -9,11 +9,15 @@ from .helpers.active import active_flags, active_values, cut_active, entries_of
 from .helpers.elements import cast, scale_each, scale_once
 from .helpers.parts import first_of, part_count, private_part_count
 from .helpers.prefetch import prefetch
+from .helpers.strips import scatter_strips
 from .scatter import add_private, clear
 
 # The number of entries of the next row to prefetch, and the largest number of entries in a cache line.
 _AHEAD = np.uint64(256)
 _LINE = np.uint64(16)
+# Several vectors are multiplied all at once, entry by entry, if more than one in so many elements is active.
+_DENSE = 8
+_BLOCK = 32
 
 
 @njit
@@ -83,6 +87,76 @@ def scatter_values(data, indices, indptr, x, y):
 def scatter_listed(data, indices, indptr, active, count, y):
     """Compute the sum of the rows ``active[:count]``."""
     _scatter(active, count[()], np.empty((1, 1), y.dtype), data, indices, indptr, y)
+
+
+@njit
+def _count(x):
+    """Return the number of elements of a matrix that are not 0 or False."""
+    count = np.int64(0)
+    for c in range(x.shape[0]):
+        for i in range(np.uint64(x.shape[1])):
+            count += np.int64(x[c, i] != 0)
+    return count
+
+
+@njit
+def _transposed(matrix):
+    """Return a copy of the transposed matrix, written in blocks that fit in a processor's first cache."""
+    rows, columns = matrix.shape
+    copy = np.empty((columns, rows), matrix.dtype)
+    for top in range(0, rows, _BLOCK):
+        for begin in range(0, columns, _BLOCK):
+            for i in range(np.uint64(top), np.uint64(min(top + _BLOCK, rows))):
+                for j in range(np.uint64(begin), np.uint64(min(begin + _BLOCK, columns))):
+                    copy[j, i] = matrix[i, j]
+    return copy
+
+
+@njit
+def _scatter_dense(data, indices, indptr, x, y):
+    product = np.empty((y.shape[1], y.shape[0]), y.dtype)
+    scatter_strips(data, indices, indptr, _transposed(x), product, True)
+    y[:] = _transposed(product)
+
+
+@njit
+def _scatter_row(data, indices, indptr, x, y, ones, active):
+    """Scatter the rows of the active elements of a vector; *ones* has shape (1, 1) if these are flags."""
+    clear(y)
+    if ones.ndim == 2:
+        _rows(0, active_flags(x, active), active, ones, data, indices, indptr, y)
+    else:
+        _rows(0, active_values(x, active), active, x, data, indices, indptr, y)
+
+
+@njit(parallel=True)
+def _scatter_each(data, indices, indptr, x, y, ones):
+    vectors = x.shape[0]
+    parts = min(part_count(y.size), vectors)
+    for part in prange(parts):
+        active = np.empty(x.shape[1] + 1, np.uint64)
+        for c in range(first_of(vectors, part, parts), first_of(vectors, part + 1, parts)):
+            _scatter_row(data, indices, indptr, x[c], y[c], ones, active)
+
+
+@njit
+def _scatter_matrix(data, indices, indptr, x, y, ones):
+    if _count(x) * _DENSE < x.size:
+        _scatter_each(data, indices, indptr, x, y, ones)
+    else:
+        _scatter_dense(data, indices, indptr, x, y)
+
+
+@njit(cache=True)
+def scatter_rows_of_flags(data, indices, indptr, x, y):
+    """Compute `scatter_flags` for each row of a matrix *x*, whose product is a row of *y*."""
+    _scatter_matrix(data, indices, indptr, x, y, np.empty((1, 1), y.dtype))
+
+
+@njit(cache=True)
+def scatter_rows_of_values(data, indices, indptr, x, y):
+    """Compute `scatter_values` for each row of a matrix *x*, whose product is a row of *y*."""
+    _scatter_matrix(data, indices, indptr, x, y, np.empty(0, y.dtype))
 
 
 @njit(cache=True)

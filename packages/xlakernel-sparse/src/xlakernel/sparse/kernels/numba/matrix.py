@@ -69,9 +69,3 @@ def gather_active_matrix(data, indices, indptr, x, y):
 def scatter_matrix(data, indices, indptr, x, y):
     """Compute ``y[indices[k], :] += data[k] * x[i, :]`` from zeros, for all entries k of each row i."""
     scatter_strips(data, indices, indptr, x, y, None)
-
-
-@njit(cache=True)
-def scatter_active_matrix(data, indices, indptr, x, y):
-    """Compute `scatter_matrix` over elements of *x* that are not 0 or False; rows of *x* without them are skipped."""
-    scatter_strips(data, indices, indptr, x, y, True)
