@@ -17,10 +17,9 @@ from jax.interpreters import batching, mlir
 from numba.core import types
 
 from xlakernel.core import XLACustomKernel
-from xlakernel.core._compat import get_global, set_global
 from xlakernel.core.backend.native import Argument, NumbaFunction, array_type, build_handler, numba_dtype
 from xlakernel.core.cache_folder import cache_folder
-from xlakernel.core.config import _defaults
+from xlakernel.core.config import _automatic
 from xlakernel.core.errors import KernelCheckError
 from xlakernel.core.ffi.registry import ensure_registered
 from xlakernel.core.measure import auto, race
@@ -39,9 +38,10 @@ _ONES = np.ones(5, np.float32)
 @pytest.fixture(autouse=True)
 def no_default_outlives_a_test():
     """An operator whose default is "auto" takes the fast path of eager calls from all of them."""
-    before = get_global(_defaults)
+    before = set(_automatic)
     yield
-    set_global(_defaults, before)
+    _automatic.clear()
+    _automatic.update(before)
 
 
 @pytest.fixture(autouse=True)

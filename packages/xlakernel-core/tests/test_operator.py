@@ -11,9 +11,11 @@ from xlakernel.core.config import PLATFORMS
 from xlakernel.core.errors import (
     ArgumentError,
     BackendNotFoundError,
+    DifferentiationError,
     DuplicateNameError,
     KernelTypeError,
     UnknownPlatformError,
+    XLAKernelError,
 )
 
 X = jnp.arange(3.0)
@@ -196,15 +198,29 @@ def test_replace_takes_the_name_and_starts_afresh(op):
     assert new(X, outs=X).tolist() == [0, 5, 10]
 
 
-def test_the_replaced_operator_does_not_reach_into_the_new_one(op):
+def test_a_replaced_operator_is_the_new_one_and_keeps_nothing(op):
     op.def_kernel("a", "cpu", times(2))
-    op.def_kernel("b", "cpu", times(3))
-    new = XLACustomKernel(op.name, replace=True)
-    new.def_kernel("c", "cpu", times(5))
-    op.set_default("cpu", "b")
-    assert new.get_default("cpu") == "c"
+    op.def_kernel("b", "cpu", times(3), asdefault=True)
+    op.def_reference(lambda x: x)
+    op.def_jvp_rule(lambda primals, tangents, **params: None)
+    op.def_tags("of this test")
+    op.def_call(lambda x: op(x, outs=x))
+    op.__doc__ = "The old one."
+    jax.interpreters.ad.primitive_transposes[op.primitive] = None
     assert op(X, outs=X).tolist() == [0, 3, 6]
-    assert new(X, outs=X).tolist() == [0, 5, 10]
+    new = XLACustomKernel(op.name, replace=True)
+    assert new is op and op.defaults == {} and op.tags == frozenset() and op.__doc__ == XLACustomKernel.__doc__
+    with pytest.raises(BackendNotFoundError, match="no kernel"):
+        op(X, outs=X)
+    new.def_kernel("c", "cpu", times(5))
+    assert op(X, outs=X).tolist() == [0, 5, 10]
+    assert new.get_default("cpu") == "c"
+    with pytest.raises(XLAKernelError, match="no function to call"):
+        op.call(X)
+    with pytest.raises(DifferentiationError, match="no derivative"):
+        jax.jvp(lambda x: op(x, outs=x), (X.astype(float),), (X.astype(float),))
+    with pytest.raises(DifferentiationError, match="transposes"):
+        jax.linear_transpose(lambda x: op(x, outs=x), X.astype(float))(X.astype(float))
 
 
 def test_replace_of_a_free_name_is_a_new_operator(new_name):

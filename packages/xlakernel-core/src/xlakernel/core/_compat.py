@@ -95,16 +95,6 @@ _rules[jax.lax.cond_p] = _guard_branches(_rules[jax.lax.cond_p])
 _rules[jax.lax.while_p] = _guard_loops(_rules[jax.lax.while_p])
 
 
-def set_global(context: Any, value: Any) -> None:
-    """Set the value of a `jax.make_user_context` in every thread; the public ``set_global`` came after jax 0.7."""
-    context._obj.set_global(value)
-
-
-def get_global(context: Any) -> Any:
-    """Return the value that `set_global` set."""
-    return context._obj.get_global()
-
-
 def clear_caches() -> None:
     """Clear JAX's caches; repeat this if another thread changes a dictionary of caches while JAX iterates over it."""
     for _ in range(100):

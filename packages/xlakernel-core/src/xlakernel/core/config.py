@@ -9,13 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 import jax
 
-from ._compat import get_global, set_global
 from .errors import KernelTypeError, SettingError, UnknownPlatformError
 
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -23,11 +21,10 @@ PLATFORMS = ("cpu", "gpu", "tpu")
 #: Given in place of a backend's name, requests the fastest backend (`measure.auto`).
 AUTO = "auto"
 
-# `_requested` and `_defaults` contain sorted tuples, which are hashable, and equal for equal choices.
+# A sorted tuple is hashable, and equal for equal choices.
 _requested = jax.make_user_context(())  # ((platform, backend), …), set by `use_backend`
-_defaults = jax.make_user_context(())  # ((operator's number, platform, backend), …), set by `set_default`
 _exporting = jax.make_user_context(False)  # True: the program is lowered for `xlakernel.core.export`
-_defaults_lock = threading.Lock()
+_automatic: set[str] = set()  # the operators of which a default backend is "auto"
 
 _debug = jax.make_user_context(None)  # set by `debug_mode`; None: the environment variable decides
 _DEBUG_VARIABLE = "XLAKERNEL_DEBUG"
@@ -93,7 +90,7 @@ def requested_backends() -> Mapping[str, str]:
 
 def is_auto_possible() -> bool:
     """Return True if a call without ``backend=`` may get ``"auto"``. Each eager call checks this."""
-    return AUTO in [backend for *_, backend in (*_requested.value, *get_global(_defaults))]
+    return bool(_automatic) or AUTO in [backend for _, backend in _requested.value]
 
 
 def exporting() -> AbstractContextManager[None]:
@@ -107,19 +104,9 @@ def is_exporting() -> bool:
     return bool(_exporting.value)
 
 
-def remember_default(operator: int, platform: str, backend: str | None) -> None:
-    """Set the default backend of operator number *operator* on *platform*; a *backend* of None removes the default."""
-    with _defaults_lock:
-        chosen = {(op, where): name for op, where, name in get_global(_defaults)}
-        chosen.pop((operator, platform), None)
-        if backend is not None:
-            chosen[operator, platform] = backend
-        set_global(_defaults, tuple(sorted((*key, name) for key, name in chosen.items())))
-
-
-def remembered_default(operator: int, platform: str) -> str | None:
-    """Return the default of *operator* on *platform* that `remember_default` set; None if there is none."""
-    return {(op, where): name for op, where, name in get_global(_defaults)}.get((operator, platform))
+def set_automatic(operator: str, is_automatic: bool) -> None:
+    """Note whether a default backend of the operator of this name is ``"auto"``."""
+    (_automatic.add if is_automatic else _automatic.discard)(operator)
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,18 +12,14 @@ from ..config import (
     PLATFORMS,
     check_backend,
     check_platform,
-    remember_default,
-    remembered_default,
     requested_backends,
+    set_automatic,
 )
 from ..errors import ArgumentError, BackendNotFoundError, KernelTypeError
 from ..structs import check_callable
 from .names import did_you_mean
 
 KernelGenerator = Callable[..., Callable[..., Any]]
-
-# Operators are numbered, since a name may be taken over by another operator (``replace=True``).
-_numbers = itertools.count()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +46,6 @@ class Backends:
 
     Attributes:
       kernels: platform → backend → its entry, in the order of registration.
-      is_followed: True if the defaults apply to another operator too.
       leader: the backends of the operator given to `XLACustomKernel.def_default_of`, or None. The defaults of that
         operator apply on the platforms for which this operator has no default.
     """
@@ -61,10 +55,9 @@ class Backends:
         self.kernels: dict[str, dict[str, KernelEntry]] = {}
         self._changed = changed
         self._lock = threading.Lock()
-        self._number = next(_numbers)
-        self._set: set[str] = set()  # the platforms whose default was set
-        self.is_followed = False
+        self._defaults: dict[str, str] = {}  # platform → the backend that was set
         self.leader: Backends | None = None
+        self._followers: list[Backends] = []
 
     # Kernels.
 
@@ -169,10 +162,12 @@ class Backends:
         check_platform(platform, self.name)
         if backend != AUTO:
             self.entry(platform, backend)
-        self._set.add(platform)
-        # The first backend is the default without being set, unless the choice of one operator applies to others.
-        is_initial = backend == self.first_backend(platform) and self.leader is None and not self.is_followed
-        remember_default(self._number, platform, None if is_initial else backend)
+        before = self._chosen_default(platform) or self.first_backend(platform)
+        with self._lock:
+            self._defaults = {**self._defaults, platform: backend}  # new: other threads may be reading
+            set_automatic(self.name, AUTO in self._defaults.values())
+        if backend != before or self._followers:
+            self._announce_default()
 
     def follow(self, leader: Backends) -> None:
         """Use the defaults of *leader*; see `XLACustomKernel.def_default_of`."""
@@ -184,14 +179,24 @@ class Backends:
                     "give the operator whose defaults are set."
                 )
             above = above.leader
-        self.leader, leader.is_followed = leader, True
-        self._changed(replaced=True, followed=self.is_followed)
+        self.leader = leader
+        leader._followers.append(self)
+        self._announce_default()
+
+    def _announce_default(self) -> None:
+        self._changed()
+        for follower in self._followers:
+            follower._announce_default()
 
     def _chosen_default(self, platform: str) -> str | None:
-        own = remembered_default(self._number, platform)
-        if own is None and platform in self._set:
-            own = self.first_backend(platform)
+        own = self._defaults.get(platform)
         return own if own or self.leader is None else self.leader._chosen_default(platform)
+
+    def reset(self) -> None:
+        """Forget all kernels and defaults; operators that follow this one still do."""
+        with self._lock:
+            self.kernels, self._defaults, self.leader = {}, {}, None
+            set_automatic(self.name, False)
 
     def get_default(self, platform: str) -> str | None:
         """Return the default backend of a platform, or ``"auto"`` if that is set; None if there is no kernel."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +23,7 @@ from ..measure.result import BenchmarkResult
 from ..structs import Struct, check_callable, check_inputs
 from .backends import Backends
 from .dispatch import Dispatch, Static, key_of
-from .names import check_name, register
+from .names import check_name, operators, register
 from .primitive import OperatorPrimitive
 from .rules import TransformRules
 
@@ -79,8 +79,7 @@ class XLACustomKernel:
 
     A kernel, rule or default that replaces another applies to functions that are already jitted, too: JAX traces and
     compiles all functions once more. What was traced and kept (a jaxpr, a program compiled ahead of time or exported)
-    keeps its kernels and rules, but not the operators that these call. A definition made while JAX traces applies to
-    later traces.
+    keeps its kernels and rules, but not the operators that these call.
 
     ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
     `def_transpose`, or by rules of the JAX primitive (`def_jvp_rule`, `def_transpose_rule`).
@@ -90,7 +89,8 @@ class XLACustomKernel:
         backslash, ``*`` and ``?``, does not start with ``-``, and has no spaces at its ends: these have a meaning in
         paths or for the command ``xlakernel``.
       doc: the operator's documentation.
-      replace: take over the name from an operator that has it, as when a notebook's cell runs again.
+      replace: if there is an operator of this name, return it without its kernels, rules and defaults, to be defined
+        again, as when a notebook's cell runs again.
       has_side_effect: run the kernel even if its results are not used. It is required if a kernel of the operator has
         side effects, since JAX drops unused calls before a kernel is chosen.
 
@@ -115,25 +115,28 @@ class XLACustomKernel:
       Array([0, 2, 4], dtype=int32)
     """
 
+    def __new__(cls, name: str, doc: str | None = None, *, replace: bool = False, **_: Any) -> Self:
+        """Return the operator of this name, to be defined again, if *replace* is true and it is of this class."""
+        found = operators().get(name) if replace and isinstance(name, str) else None
+        return found if type(found) is cls else super().__new__(cls)
+
     def __init__(
         self, name: str, doc: str | None = None, *, replace: bool = False, has_side_effect: bool = False
     ) -> None:
         check_name(name)
         self.name = name
         self.__module__ = callers_module()
-        if doc is not None:
-            self.__doc__ = doc
+        self.__doc__ = type(self).__doc__ if doc is None else doc
         self.has_side_effect = bool(has_side_effect)
-        self._backends = Backends(name, lambda **change: self.primitive.define_anew(**change))
-        self.primitive = OperatorPrimitive(self._backends, self.has_side_effect)
+        if register(self, name, replace=replace):
+            self.primitive.reset(self.has_side_effect)
+        else:
+            self._backends = Backends(name, lambda **change: self.primitive.define_anew(**change))
+            self.primitive = OperatorPrimitive(self._backends, self.has_side_effect)
         self._rules = TransformRules(self.primitive)
         self._call: Callable[..., Any] | None = None
         self.tags: frozenset[str] = frozenset()
         self.benchmark_data: Callable[..., Any] | None = None
-        replaced = register(self, name, replace=replace)
-        if replaced is not None:  # kernels that call it by the name of a global get this operator
-            replaced.primitive.define_anew()
-            self.primitive.is_used |= replaced.primitive.is_used  # if JAX is tracing, programs still call that one
 
     def __repr__(self) -> str:
         backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}
@@ -217,7 +220,7 @@ class XLACustomKernel:
         static = Static.of(self.name, keywords)
 
         def apply(*ins: Any) -> Any:
-            self.primitive.is_used = True
+            self.primitive.latest_trace = object()  # first: the definition is read after it
             check_inputs(ins, self.name)
             check_enabled(structs, self.name)
             definition = self.primitive.definition
@@ -227,13 +230,13 @@ class XLACustomKernel:
             requested = tuple(self._backends.requested(backend).items())
             dispatch = Dispatch(requested, Settings.present(), definition)
             run = functools.partial(self.primitive.bind, outs=structs, dispatch=dispatch, static=static)
-            declared = self._rules.declared
-            if declared is None:
+            if definition.derivative is None:
                 return jax.tree.unflatten(tree, run(*ins))
             # The functions that an author declares return one result, or a list of results.
             results = jax.tree.structure(list(structs) if len(structs) != 1 else structs[0])
             offered = {"outs": list(structs)}
-            call = Differentiable(declared, run, structs, results, dict(static.items), self.has_side_effect, offered)
+            has_effect = definition.has_side_effect
+            call = Differentiable(definition.derivative, run, structs, results, dict(static.items), has_effect, offered)
             return jax.tree.unflatten(tree, multilinear.apply(call.described(ins), ins))
 
         apply.__name__ = apply.__qualname__ = self.name

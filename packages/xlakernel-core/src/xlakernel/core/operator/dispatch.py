@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..call.derivatives.declaration import Derivative
 from ..call.levels import Level
 from ..call.results import is_none
 from ..call.sharding.rule import ShardingRule
@@ -25,12 +26,16 @@ class Definition:
       generators: (platform, backend) → kernel generator.
       sharding: the rule that splits a call, or a function of the static keywords that returns it.
       rules: ``"jvp"``, ``"transpose"`` and ``"batch"`` → the rule of the JAX primitive that the author has set.
+      derivative: the derivative that the author has declared; None if there is none, or if a rule replaces it.
+      has_side_effect: whether the kernel runs even if its results are not used.
     """
 
     operator: Any
     generators: Mapping[tuple[str, str], Callable[..., Any]]
     sharding: Callable[..., str] | str | None
     rules: Mapping[str, Callable[..., Any]]
+    derivative: Derivative | None
+    has_side_effect: bool
 
     def sharding_rule(self, static: Static) -> ShardingRule | None:
         """Return the sharding rule of calls with these static keywords; None if there is none."""

@@ -13,6 +13,7 @@ from jax.extend.core import jaxpr_as_fun
 from jax.interpreters import ad, batching
 
 from .._compat import NativeCallEffect, clear_caches, is_tracing, vary_alike
+from ..call.derivatives.declaration import Derivative
 from ..call.levels import map_levels
 from ..call.primitive import Call, CallPrimitive
 from ..call.sharding.rule import ShardingRule
@@ -20,12 +21,19 @@ from ..config import AUTO, Settings
 from ..errors import BackendNotFoundError, GeneratorError
 from ..measure import auto
 from ..structs import Struct
+from ..warning import warn
 from .backends import Backends
 from .chosen import ChosenKernel
 from .dispatch import Definition, Dispatch, Static
 
 # JAX's name of a platform → the name in this package.
 _PLATFORMS = {"cpu": "cpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
+
+
+_IN_A_TRACE = (
+    "{name}: a kernel, rule or default was replaced while JAX traces a function. This clears JAX's caches, so that the "
+    "function is traced and the operator defined again in each call. Define operators when a module is imported."
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +58,7 @@ class OperatorCall(Call):
     @property
     def has_side_effect(self) -> bool:  # type: ignore[override]  # the operator's
         """True if the operator has a side effect."""
-        return self.primitive.has_side_effect
+        return self.dispatch.definition.has_side_effect
 
     @property
     def batch(self) -> tuple[Any, ...]:
@@ -87,7 +95,7 @@ class OperatorCall(Call):
             choose = functools.partial(auto.known_choice, backends, platform, inputs, self.outs, self.static, mapped)
             backend = choose()
             if backend is None:
-                self.primitive.is_guessed = True
+                self.primitive.latest_guess = object()
                 backend = choose() or auto.default_of(backends, platform)  # another thread may just have measured
             traced = [name for where, name in self.dispatch.definition.generators if where == platform]
             if backend not in traced and traced:  # it was added after the trace
@@ -128,16 +136,18 @@ class OperatorPrimitive(CallPrimitive):
         self.has_side_effect = has_side_effect
         #: The rule that splits the operator's calls, or a function of the static keywords that returns it.
         self.sharding: Callable[..., str] | str | None = None
-        #: The rules of the JAX primitive that the author has set; see `Definition`.
+        #: The rules of the JAX primitive and the derivative that the author has set; see `Definition`.
         self.rules: dict[str, Callable[..., Any]] = {}
-        self._lock = threading.Lock()
+        self.derivative: Derivative | None = None
+        #: Held while kernels, rules and derivatives change.
+        self.lock = threading.RLock()
         self.renew()
         #: The jitted calls of the operator, by their static arguments.
         self.calls: dict[Any, Callable[..., Any]] = {}
-        #: True if a call was traced since the operator was last defined anew: programs may contain one.
-        self.is_used = False
-        #: True if a program contains a call for which ``"auto"`` found no measurement.
-        self.is_guessed = False
+        # Marks of the latest trace of a call, and of the latest when JAX's caches were last cleared. If they differ,
+        # programs may contain a call. The same for calls for which "auto" found no measurement.
+        self.latest_trace = self._cleared_trace = object()
+        self.latest_guess = self._cleared_guess = object()
 
     def bind(
         self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch | None = None, static: Any = None, **keywords: Any
@@ -152,7 +162,7 @@ class OperatorPrimitive(CallPrimitive):
                 keywords["static"] = static  # the user's keyword of that name
             static = Static.of(self.name, keywords)
         structs = tuple(Struct(out.shape, out.dtype) for out in outs)
-        self.is_used = True
+        self.latest_trace = object()
         if dispatch is None:
             dispatch = Dispatch((), Settings.present(), self.definition)
         elif dispatch.definition.operator is not self:
@@ -182,43 +192,62 @@ class OperatorPrimitive(CallPrimitive):
     def set_rule(self, name: str, rule: Callable[..., Any]) -> None:
         """Set a rule of `Definition.rules`, also in place of one that the author has put in JAX's own table."""
         self.rules[name] = rule
+        self._use_own(name)
+
+    def _use_own(self, *names: str) -> None:
+        """Set the entries of JAX's tables of rules to the methods of this primitive."""
         tables: dict[str, tuple[Any, Callable[..., Any]]] = {
             "jvp": (ad.primitive_jvps, self._jvp),
             "transpose": (ad.primitive_transposes, self._transpose),
             "batch": (batching.primitive_batchers, self.batch),
         }
-        table, own = tables[name]
-        table[self] = own
+        for name in names:
+            table, own = tables[name]
+            table[self] = own
 
-    def define_anew(self, *, replaced: bool = True, followed: bool = False) -> None:
+    def define_anew(self, *, replaced: bool = True) -> None:
         """Use the present kernels and rules from now on.
 
         If a kernel, a rule or a default was *replaced*, and a program may contain a call of the operator, JAX traces
-        and compiles all functions again; also if the defaults of operators that have *followed* this one changed. While
-        JAX traces, its caches stay: a function that defines an operator would be traced, and define it, in each call.
+        and compiles all functions again.
         """
         self.renew()
         if not replaced:
             return
         self.calls.clear()
         self._jitted.cache_clear()
-        if (self.is_used or followed) and not is_tracing():
-            self.is_used = False  # first: another thread may trace a call at any time
+        latest = self.latest_trace  # another thread may trace a call at any time
+        if latest is not self._cleared_trace:
+            if is_tracing():
+                warn(_IN_A_TRACE.format(name=self.name))
             clear_caches()
+            self._cleared_trace = latest  # last: if the clearing is interrupted, the next definition repeats it
 
     def renew(self) -> None:
         """Make a definition of the present kernels and rules."""
-        with self._lock:  # a definition that is read later is stored later
+        with self.lock:  # a definition that is read later is stored later
             entries = [entry for kernels in self.backends.kernels.values() for entry in kernels.values()]
             generators = {(entry.platform, entry.backend): entry.kernel_generator for entry in entries}
             #: The present definition.
-            self.definition = Definition(self, generators, self.sharding, dict(self.rules))
+            self.definition = Definition(
+                self, generators, self.sharding, dict(self.rules), self.derivative, self.has_side_effect
+            )
+
+    def reset(self, has_side_effect: bool) -> None:
+        """Forget all kernels, rules and derivatives: another definition takes over the name."""
+        with self.lock:
+            self.backends.reset()
+            self.sharding, self.rules, self.derivative = None, {}, None
+            self._use_own("jvp", "transpose", "batch")
+            self.has_side_effect = has_side_effect
+        self.define_anew()
 
     def measured(self) -> None:
         """Make JAX trace all functions again if a program has a backend that ``"auto"`` took without a measurement."""
-        if self.is_guessed:
-            self.is_guessed = False
+        latest = self.latest_guess
+        if latest is not self._cleared_guess:
             clear_caches()
+            self._cleared_guess = latest
 
 
 def _rule(params: Mapping[str, Any], name: str, default: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..call.derivatives.declaration import Derivative, declare, group_of
+from ..call.derivatives.declaration import declare, group_of
 from ..call.sharding.rule import ShardingRule
 from ..errors import KernelTypeError, ShardingRuleError
 from ..structs import check_callable
@@ -21,15 +21,10 @@ class TransformRules:
 
     Args:
       primitive: the operator's primitive.
-
-    Attributes:
-      declared: the declared derivative; None if there is none, or if a forward-mode rule of the JAX primitive replaces
-        it.
     """
 
     def __init__(self, primitive: OperatorPrimitive) -> None:
         self.name = primitive.name
-        self.declared: Derivative | None = None
         self._primitive = primitive
         self._derivative: dict[str, Any] = {}
 
@@ -42,7 +37,8 @@ class TransformRules:
         functions of `def_jvp`, `def_vjp` and `def_transpose`, *fn* may call other operators and kernels, and gets the
         static keywords, and the keyword ``outs`` if it has such a parameter.
         """
-        self._declare("reference", check_callable(self.name, "def_reference", fn))
+        check_callable(self.name, "def_reference", fn)
+        self._declare("reference", lambda _: fn)
         return fn
 
     def def_jvp(self, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -51,7 +47,8 @@ class TransformRules:
         Integer inputs have the tangent None. Reverse mode transposes *fn*, unless there is a `def_vjp` or a
         `def_reference`.
         """
-        self._declare("jvp", check_callable(self.name, "def_jvp", fn))
+        check_callable(self.name, "def_jvp", fn)
+        self._declare("jvp", lambda _: fn)
         return fn
 
     def def_vjp(self, fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +58,8 @@ class TransformRules:
         integer result is None. Forward mode also needs a `def_jvp` or a `def_reference`. Derivatives of higher order
         come from the reference if there is one, else from these functions.
         """
-        self._declare("vjp", check_callable(self.name, "def_vjp", fn))
+        check_callable(self.name, "def_vjp", fn)
+        self._declare("vjp", lambda _: fn)
         return fn
 
     def def_transpose(self, inputs: int | tuple[int, ...], fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -85,15 +83,20 @@ class TransformRules:
                 "fn): the position of an input, counted from 0, or a tuple of positions if the operator is jointly "
                 "linear in several inputs; and a function."
             )
-        self._declare("transpose", {**self._derivative.get("transpose", {}), group: fn})
+        self._declare("transpose", lambda others: {**(others or {}), group: fn})
         return fn
 
-    def _declare(self, keyword: str, value: Any) -> None:
-        declared = {**self._derivative, keyword: value}
-        derivative = declare(self.name, **declared, spelled="def_{}")
-        assert derivative is not None
-        self._derivative, self.declared = declared, derivative
+    def _declare(self, keyword: str, value_after: Callable[[Any], Any]) -> None:
+        """Declare ``value_after(earlier)`` under *keyword*; *earlier* is the value so far, or None."""
+        with self._primitive.lock:
+            declared = {**self._derivative, keyword: value_after(self._derivative.get(keyword))}
+            derivative = declare(self.name, **declared, spelled="def_{}")
+            assert derivative is not None
+            self._derivative, self._primitive.derivative = declared, derivative
         self._primitive.define_anew()
+
+    def _drop_derivative(self) -> None:
+        self._derivative, self._primitive.derivative = {}, None
 
     # Rules of the JAX primitive.
 
@@ -102,9 +105,10 @@ class TransformRules:
 
         Symbolic zeros are `jax.interpreters.ad.Zero`. *params* are those of ``primitive.bind``.
         """
-        derivatives.define_jvp(self._primitive, check_callable(self.name, "def_jvp_rule", rule))
-        self._primitive.renew()  # first: another thread may look for a derivative at any time
-        self.declared = None
+        check_callable(self.name, "def_jvp_rule", rule)
+        with self._primitive.lock:
+            derivatives.define_jvp(self._primitive, rule)
+            self._drop_derivative()
         self._primitive.define_anew()
         return rule
 
@@ -116,9 +120,9 @@ class TransformRules:
         for rule in rules:
             if rule is not None:
                 check_callable(self.name, "def_jvp_rule2", rule)
-        derivatives.define_jvp_per_input(self._primitive, rules)
-        self._primitive.renew()  # first: another thread may look for a derivative at any time
-        self.declared = None
+        with self._primitive.lock:
+            derivatives.define_jvp_per_input(self._primitive, rules)
+            self._drop_derivative()
         self._primitive.define_anew()
 
     def def_transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,175 @@
+"""Definitions of operators that are interrupted, simultaneous, or made while JAX traces."""
+
+import gc
+import sys
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.testing import assert_array_equal
+
+from xlakernel.core import XLACustomKernel, operators
+from xlakernel.core.config import is_auto_possible
+
+X = jnp.arange(3.0)
+TRACED = pytest.mark.filterwarnings("ignore:.*replaced while JAX traces:UserWarning")  # which is what is tested
+
+
+def scaling(factor):
+    return lambda outs: lambda x: x * factor
+
+
+def used(new_operator):
+    """Return an operator that multiplies by 2, and a jitted function that has called it."""
+    op = new_operator()
+    op.def_kernel("a", "cpu", scaling(2))
+    f = jax.jit(lambda x: op(x, outs=x))
+    assert_array_equal(f(X), 2 * X)
+    return op, f
+
+
+def test_a_definition_after_an_interrupted_one(new_operator, monkeypatch):
+    op, f = used(new_operator)
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "clear_caches", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            op.def_kernel("a", "cpu", scaling(3))
+    op.def_kernel("a", "cpu", scaling(4))
+    assert_array_equal(f(X), 4 * X)
+
+
+def test_a_definition_returns_after_the_caches_are_cleared_though_another_thread_clears_them(new_operator, monkeypatch):
+    op, f = used(new_operator)
+    clear, is_clearing, go_on = jax.clear_caches, threading.Event(), threading.Event()
+
+    def slow():
+        is_clearing.set()
+        assert go_on.wait(60)
+        clear()
+
+    monkeypatch.setattr(jax, "clear_caches", slow)
+    first = threading.Thread(target=op.def_kernel, args=("a", "cpu", scaling(3)))
+    first.start()
+    assert is_clearing.wait(60)
+    monkeypatch.setattr(jax, "clear_caches", clear)
+    op.def_kernel("a", "cpu", scaling(4))
+    found = f(X)
+    go_on.set()
+    first.join()
+    assert_array_equal(found, 4 * X)
+
+
+@TRACED
+def test_a_default_that_is_set_while_a_function_is_traced(new_operator):
+    op, f = used(new_operator)
+    op.def_kernel("b", "cpu", scaling(3))
+
+    @jax.jit
+    def g(x):
+        op.set_default("cpu", "b")
+        return op(x, outs=x)
+
+    assert_array_equal(g(X), 3 * X)
+    op.set_default("cpu", "a")
+    for call in (f, lambda x: op(x, outs=x), jax.jit(f)):
+        assert_array_equal(call(X), 2 * X)
+
+
+@TRACED
+@pytest.mark.parametrize("transform", [jax.grad, jax.vmap, jax.make_jaxpr, jax.checkpoint], ids=lambda f: f.__name__)
+def test_a_definition_made_while_something_is_traced_applies_to_all_later_calls(new_operator, transform):
+    op, f = used(new_operator)
+
+    def define(x):
+        op.def_kernel("a", "cpu", scaling(3))
+        return x
+
+    transform(define)(1.0 if transform is jax.grad else X)
+    for call in (f, jax.jit(lambda x: f(x)), jax.jit(lambda x: (f(x) + op(x, outs=x)) / 2)):
+        assert_array_equal(call(X), 3 * X)
+    assert_array_equal(jax.lax.scan(lambda carry, x: (carry, f(x)), 0, X)[1], 3 * X)
+
+
+def test_kernel_and_derivative_of_a_call_are_of_one_definition(new_operator):
+    op = new_operator()
+
+    def define(factor):
+        op.def_kernel("a", "cpu", scaling(factor))
+        op.def_reference(lambda x: x * factor)
+
+    def rule():  # called between the parts of a trace
+        thread = threading.Thread(target=define, args=(3,))
+        thread.start()
+        thread.join()
+        return "i -> i"
+
+    define(2)
+    op.def_sharding_rule(rule)
+    value, pull_back = jax.vjp(lambda x: op(x, outs=x), X)
+    (slope,) = pull_back(jnp.ones(3))
+    op.def_sharding_rule("i -> i")
+    assert (value[1], slope[1]) in ((2, 2), (3, 3))
+
+
+def test_no_derivative_is_lost_if_threads_declare_several(new_operator):
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(200):
+            op = new_operator(lambda x: x)
+            declarations = (lambda op=op: op.def_reference(lambda x: x), lambda op=op: op.def_vjp(lambda *_: None))
+            threads = [threading.Thread(target=declare) for declare in declarations]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert op._rules._derivative.keys() == {"reference", "vjp"}
+    finally:
+        sys.setswitchinterval(before)
+
+
+def test_a_derivative_that_a_rule_replaced_does_not_come_back(new_operator):
+    op = new_operator(lambda x: 2 * x)
+    op.def_reference(lambda x: 10 * x)
+    op.def_jvp_rule(lambda p, t, **params: (op.primitive.bind(*p, **params), [20 * t[0]]))
+    op.def_vjp(lambda primals, out, cotangent: 30 * cotangent)
+    assert jax.grad(lambda x: op(x, outs=x).sum())(X)[0] == 30
+    with pytest.raises(Exception, match="only def_vjp"):
+        jax.jvp(lambda x: op(x, outs=x), (X,), (X,))
+
+
+def test_an_operator_that_is_made_again_and_again_leaves_nothing(new_name):
+    name, kept = new_name(), []
+    for factor in range(20):
+        op = XLACustomKernel(name, replace=True)
+        weight = np.full(3, factor, np.float32)
+        kept.append(weakref.ref(weight))
+        op.def_kernel("a", "cpu", lambda outs, weight=weight: lambda x: x * weight)
+        op.set_default("cpu", "auto")
+        assert_array_equal(op(X, outs=X), factor * X)
+        assert operators()[name] is op and is_auto_possible()
+        del weight
+    XLACustomKernel(name, replace=True)
+    assert not is_auto_possible()
+    gc.collect()
+    assert sum(ref() is not None for ref in kept) <= 1
+
+
+def test_followers_follow_an_operator_that_is_made_again(new_operator):
+    leader, op = new_operator(), new_operator()
+    for one in (leader, op):
+        one.def_kernel("a", "cpu", scaling(2))
+        one.def_kernel("b", "cpu", scaling(3))
+    op.def_default_of(leader)
+    again = XLACustomKernel(leader.name, replace=True)
+    again.def_kernel("a", "cpu", scaling(2))
+    again.def_kernel("b", "cpu", scaling(3))
+    again.set_default("cpu", "b")
+    assert op.defaults == {"cpu": "b"}
