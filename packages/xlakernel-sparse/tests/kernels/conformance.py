@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
-from types import ModuleType
-from typing import ClassVar
 
-import jax
 import numpy as np
 import pytest
 from grids import (
@@ -30,44 +26,14 @@ from grids import (
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from structure_cases import StructureCases
 from structures import BFLOAT16, assert_sums, draw, equal_weight, numbers, operand_of, sum_entries, wide_of
 
 from xlakernel.core import debug_mode
 
 
-class KernelCases:
-    """Subclass it as ``TestMyBackend``.
-
-    Attributes:
-      generators: the backend's module of generators.
-      platform: the JAX platform that its kernels run on.
-      unsupported: generator, dtype, or ``"generator/dtype"`` → the reason why the backend cannot.
-    """
-
-    generators: ClassVar[ModuleType]
-    platform: ClassVar[str] = "cpu"
-    unsupported: ClassVar[Mapping[str, str]] = {}
-
-    @pytest.fixture(autouse=True)
-    def _on_the_platform_with_64_bits(self):
-        before = jax.config.jax_default_device
-        jax.config.update("jax_default_device", jax.devices(self.platform)[0])
-        with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
-            yield
-        jax.config.update("jax_default_device", before)
-
-    def test_unsupported_cases_have_names_and_reasons(self):
-        generators = ("product", "compact_product", "sampled_product", "transpose", "transpose_with_data")
-        for name, reason in self.unsupported.items():
-            generator, _, dtype = name.rpartition("/")
-            assert dtype in (*DTYPES, *NARROW, *(() if generator else generators)), name
-            assert generator in ("", *generators) and reason.strip(), name
-
-    def generator(self, name, dtype="float32"):
-        for key in (name, str(dtype), f"{name}/{dtype}"):
-            if key in self.unsupported:
-                pytest.skip(f"{key}: {self.unsupported[key]}")
-        return getattr(self.generators, name)
+class KernelCases(StructureCases):
+    """Subclass it as ``TestMyBackend``; the attributes are those of `StructureCases`."""
 
     # Products
 
@@ -360,6 +326,9 @@ class KernelCases:
                 self.check_transpose(STRUCTURES[name]())
                 self.check_transpose(STRUCTURES[name](), "float32")
                 self.check_sampled(STRUCTURES[name](), 3, "float32")
+                self.check_places(STRUCTURES[name]())
+                self.check_lines(STRUCTURES[name](), homogeneous=False)
+            self.test_active_indices(7)
             self.test_compact_product("tall", "int32", False)
 
     @pytest.mark.slow

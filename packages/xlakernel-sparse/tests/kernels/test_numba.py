@@ -1,4 +1,4 @@
-"""The Numba kernels of the sparse operators."""
+"""The Numba kernels of the sparse operators, and those in plain JAX for structures."""
 
 import jax
 import jax.numpy as jnp
@@ -6,14 +6,16 @@ import numpy as np
 import pytest
 from conformance import KernelCases
 from numba.core.registry import CPUDispatcher
+from structure_cases import StructureCases
 
 from xlakernel.core import debug_mode
 from xlakernel.numba._recipe import COMPILER
 from xlakernel.sparse import CSR, BinaryArray, WeightedArray
 from xlakernel.sparse.kernels import numba as generators
-from xlakernel.sparse.kernels.numba import conversion, events, gather, matrix, sampled, scatter
+from xlakernel.sparse.kernels import reference
+from xlakernel.sparse.kernels.numba import conversion, events, gather, lines, matrix, places, prepared, sampled, scatter
 
-ROOMS = (conversion, events, gather, matrix, sampled, scatter)
+ROOMS = (conversion, events, gather, lines, matrix, places, prepared, sampled, scatter)
 KERNELS = {
     name: value
     for room in ROOMS
@@ -24,6 +26,10 @@ KERNELS = {
 
 class TestNumba(KernelCases):
     generators = generators
+
+
+class TestPlainJax(StructureCases):
+    generators = reference
 
 
 OPERANDS = {"dense": jnp.asarray, "binary": lambda x: BinaryArray(x > 0), "weighted": WeightedArray}
@@ -56,7 +62,7 @@ def test_debug_mode_finds_what_is_read_or_written_elsewhere(operand, side, kind)
         jax.block_until_ready(A @ x if side.startswith("A") else x @ A)
 
 
-@pytest.mark.parametrize("name", sorted(KERNELS.keys() - {"clear", "add_private"}))
+@pytest.mark.parametrize("name", sorted(KERNELS.keys() - {"clear", "add_private", "no_order", "scatter_active"}))
 def test_a_kernel_can_be_kept_on_disk_and_exported(name):
     """Its content hash is the same in every process."""
     kernel = KERNELS[name]

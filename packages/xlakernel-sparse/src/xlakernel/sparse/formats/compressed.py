@@ -19,7 +19,7 @@ from ..operators.arguments import check_data, check_shape, check_structure
 from ..operators.compact import sum_rows
 from ..operators.conversion import compress, csr_to_csc
 from ..operators.lines import csr_slice_rows, diagonal_of
-from ..operators.operand import BINARY, Operand
+from ..operators.operand import BINARY, DENSE, Operand
 from ..operators.places import coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
 from ..operators.sampled import csr_sddmm
@@ -32,7 +32,7 @@ from .validation import check_compressed_values, should_check, three_arrays
 class Compressed(Format):
     """A matrix stored line by line; a base of `CSR`, where the lines are rows, and of `CSC`, where they are columns."""
 
-    __slots__ = ("indices", "indptr", "prepared")
+    __slots__ = ("has_new_weights", "indices", "indptr", "prepared")
     _leaves = ("data", "indices", "indptr", "prepared")
 
     #: The axis that numbers the lines: 0 for rows, 1 for columns.
@@ -81,8 +81,11 @@ class Compressed(Format):
         return jnp.arange(self.nnz) < self.indptr[-1]
 
     def _with_data(self, data: jax.Array) -> Self:
-        prepared = None if self.prepared is None else self.prepared.with_data(data)
-        return self._like(data=data, prepared=prepared)
+        if self.prepared is None:
+            return self._like(data=data)
+        # In a program whose products take the weights through the permutations, XLA drops the copies of the weights.
+        is_new = isinstance(data, jax.core.Tracer)
+        return self._like(data=data, prepared=self.prepared.with_data(data))._set(has_new_weights=is_new)
 
     def prepare(self, *, blocks: bool | None = None) -> Self:
         """Return the matrix prepared for fast products on both sides.
@@ -120,7 +123,8 @@ class Compressed(Format):
         arrays = caller, self.data, *self.structure, x
         across = transpose != (self._axis == 1)
         if self.prepared is not None:
-            return self.prepared.multiply(operand, *arrays, shape=self.line_shape, transpose=across)
+            permuted = operand is not DENSE and getattr(self, "has_new_weights", False)
+            return self.prepared.multiply(operand, *arrays, shape=self.line_shape, transpose=across, permuted=permuted)
         return PRODUCTS[operand](*arrays, shape=self.line_shape, transpose=across, backend=None)
 
     def _multiply_compact(self, events: CompactArray, *, transpose: bool, caller: str) -> jax.Array:

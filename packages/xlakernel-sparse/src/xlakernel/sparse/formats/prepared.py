@@ -57,10 +57,21 @@ class Prepared(NamedTuple):
         return Prepared(self.mirror.with_data(data), blocks)  # type: ignore[arg-type]  # two as before
 
     def multiply(
-        self, operand: Operand, caller: str, *arrays: jax.Array, shape: tuple[int, int], transpose: bool
+        self,
+        operand: Operand,
+        caller: str,
+        *arrays: jax.Array,
+        shape: tuple[int, int],
+        transpose: bool,
+        permuted: bool,
     ) -> jax.Array:
-        """Multiply the matrix in compressed rows by an operand; *arrays* are ``data, indices, indptr, operand``."""
+        """Multiply the matrix in compressed rows by an operand; *arrays* are ``data, indices, indptr, operand``.
+
+        If *permuted* is true, the kernels are given the permutations of the orders instead of their weights.
+        """
         orders = (self.mirror, *(self.blocks or ()))
+        permuted &= self.mirror.data is not None
+        weights = [order.permutation if permuted else order.data for order in orders]
         return PREPARED_PRODUCTS[operand](
             caller,
             *arrays,
@@ -68,7 +79,8 @@ class Prepared(NamedTuple):
             transpose=transpose,
             backend=None,
             orders=[array for order in orders for array in (order.indices, order.indptr)],
-            weights=[order.data for order in orders if order.data is not None],
+            weights=[given for given in weights if given is not None],
+            permuted=permuted,
         )
 
 

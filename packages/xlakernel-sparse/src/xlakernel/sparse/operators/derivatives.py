@@ -84,7 +84,8 @@ def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, r
         (y,) = op.primitive.bind(*primals, outs=outs, **params)
         parts = []
         if not _is_zero(of_data):
-            parts += plain.primitive.bind(of_data, *structure[:2], x, outs=outs, **params)
+            of_plain = {name: value for name, value in params.items() if name != "permuted"}
+            parts += plain.primitive.bind(of_data, *structure[:2], x, outs=outs, **of_plain)
         # Real events may be multiplied by integer weights: the result then has no derivative.
         if not _is_zero(of_x) and jnp.issubdtype(y.dtype, jnp.inexact):
             parts += dense.primitive.bind(data, *structure, of_x.astype(y.dtype), outs=outs, **params)

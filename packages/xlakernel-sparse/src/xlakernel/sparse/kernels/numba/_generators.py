@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from xlakernel.numba import numba_kernel
 
-from . import conversion, events, gather, lines, matrix, places, sampled, scatter
+from . import conversion, events, gather, lines, matrix, places, prepared, sampled, scatter
 
 # transposed, rank of the operand, True if zeros are skipped → kernel
 _PRODUCTS = {
@@ -59,6 +59,24 @@ def product(
     def call(data: Any, indices: Any, indptr: Any, x: Any) -> Any:
         x = x if rank == 2 else x.reshape(-1)
         return run(_weights(data, homogeneous), indices, indptr, x).reshape(out.shape)
+
+    return call
+
+
+def prepared_events(outs: Sequence[Any], *, operand: str, homogeneous: bool) -> Callable[..., Any]:
+    """Return a function that multiplies a vector of events by a matrix whose entries are stored in both orders.
+
+    Its arguments are ``data, order, indices, indptr, all_data, all_indices, all_indptr, x``; see
+    `prepared.multiply_flags`. An *order* of None means that of the entries, an *all_data* of None that there is none.
+    """
+    (out,) = outs
+    run = numba_kernel(prepared.multiply_flags if operand == "binary" else prepared.multiply_values, out)
+
+    def call(data: Any, order: Any, indices: Any, indptr: Any, all_data: Any, *others: Any) -> Any:
+        order = jnp.zeros((1, 1), jnp.uint8) if order is None else order
+        all_data = jnp.zeros(0, data.dtype) if all_data is None else all_data
+        weights = _weights(data, homogeneous), _weights(all_data, homogeneous and bool(all_data.size))
+        return run(weights[0], order, indices, indptr, weights[1], *others)
 
     return call
 

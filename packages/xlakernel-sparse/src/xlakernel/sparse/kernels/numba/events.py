@@ -21,36 +21,51 @@ _BLOCK = 32
 
 
 @njit
-def _prefetch_row(i, data, indices, indptr):
+def _prefetch_row(i, data, order, indices, indptr):
     begin, end = np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])
     for k in range(begin, min(end, begin + _AHEAD), _LINE):
         prefetch(indices, k)
-        if data.ndim == 1:
+        if order.ndim == 1:
+            prefetch(order, k)
+        elif data.ndim == 1:
             prefetch(data, k)
 
 
+@njit
+def no_order():
+    """Return the *order* of entries whose weights are in the order of the entries."""
+    return np.empty((1, 1), np.uint8)
+
+
+@njit
+def _position(order, k):
+    """Return the position of the weight of entry *k*; an *order* of shape (1, 1) means that it is *k*."""
+    return k if order.ndim == 2 else np.uint64(order[k])
+
+
 @njit(fastmath={"contract"})
-def _rows(first, last, active, values, data, indices, indptr, y):
+def _rows(first, last, active, values, data, order, indices, indptr, y):
     """Scatter the rows ``active[first:last]``; *values* has shape (1, 1) if all values are 1."""
     for a in range(np.uint64(first), np.uint64(last)):
         i = np.uint64(active[a])
         if a + np.uint64(1) < np.uint64(last):
-            _prefetch_row(np.uint64(active[a + np.uint64(1)]), data, indices, indptr)
+            _prefetch_row(np.uint64(active[a + np.uint64(1)]), data, order, indices, indptr)
         value = cast(1, y)
         if values.ndim == 1:
             value = values[i]
         value = scale_once(data, value, y)
         for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
-            y[np.uint64(indices[k])] += scale_each(data, k, value, y)
+            y[np.uint64(indices[k])] += scale_each(data, _position(order, k), value, y)
 
 
 @njit(parallel=True)
-def _scatter(active, count, values, data, indices, indptr, y):
+def scatter_active(active, count, values, data, order, indices, indptr, y):
+    """Compute the sum of the rows ``active[:count]``, times their *values*."""
     entries = entries_of(active, count, indptr)
     parts = private_part_count(entries, y.size, y.itemsize)
     if parts == 1:
         clear(y)
-        _rows(0, count, active, values, data, indices, indptr, y)
+        _rows(0, count, active, values, data, order, indices, indptr, y)
     else:
         cuts = np.empty(parts + 1, np.int64)
         cut_active(active, count, indptr, entries, cuts)
@@ -58,7 +73,7 @@ def _scatter(active, count, values, data, indices, indptr, y):
         for part in prange(parts):
             own = y if part == 0 else private[part - 1]
             clear(own)
-            _rows(cuts[part], cuts[part + 1], active, values, data, indices, indptr, own)
+            _rows(cuts[part], cuts[part + 1], active, values, data, order, indices, indptr, own)
         shares = part_count(private.size)
         if shares == 1:
             add_private(0, y.size, private, y)
@@ -72,7 +87,7 @@ def scatter_flags(data, indices, indptr, x, y):
     """Compute the sum of the rows i for which ``x[i]`` is True."""
     active = np.empty(x.size + 1, np.uint64)
     count = active_flags(x, active)
-    _scatter(active, count, np.empty((1, 1), y.dtype), data, indices, indptr, y)
+    scatter_active(active, count, np.empty((1, 1), y.dtype), data, no_order(), indices, indptr, y)
 
 
 @njit(cache=True)
@@ -80,13 +95,13 @@ def scatter_values(data, indices, indptr, x, y):
     """Compute the sum of ``x[i]`` times row i over all nonzero ``x[i]``."""
     active = np.empty(x.size + 1, np.uint64)
     count = active_values(x, active)
-    _scatter(active, count, x, data, indices, indptr, y)
+    scatter_active(active, count, x, data, no_order(), indices, indptr, y)
 
 
 @njit(cache=True)
 def scatter_listed(data, indices, indptr, active, count, y):
     """Compute the sum of the rows ``active[:count]``."""
-    _scatter(active, count[()], np.empty((1, 1), y.dtype), data, indices, indptr, y)
+    scatter_active(active, count[()], np.empty((1, 1), y.dtype), data, no_order(), indices, indptr, y)
 
 
 @njit
@@ -124,9 +139,9 @@ def _scatter_row(data, indices, indptr, x, y, ones, active):
     """Scatter the rows of the active elements of a vector; *ones* has shape (1, 1) if these are flags."""
     clear(y)
     if ones.ndim == 2:
-        _rows(0, active_flags(x, active), active, ones, data, indices, indptr, y)
+        _rows(0, active_flags(x, active), active, ones, data, no_order(), indices, indptr, y)
     else:
-        _rows(0, active_values(x, active), active, x, data, indices, indptr, y)
+        _rows(0, active_values(x, active), active, x, data, no_order(), indices, indptr, y)
 
 
 @njit(parallel=True)

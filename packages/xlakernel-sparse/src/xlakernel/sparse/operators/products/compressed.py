@@ -37,7 +37,7 @@ class ProductPair:
         self.vector, self.columns = self._operator("mv"), self._operator("mm")
         for op in (self.vector, self.columns):
             op.def_batching_rule(_fold_columns(op, self.columns))
-        static = ("shape", "transpose", "backend", "ranks")
+        static = ("shape", "transpose", "backend", "ranks", "permuted")
         self._compiled = jit_when_eager(self._product, static_argnums=0, static_argnames=static)
 
     def __call__(self, caller: str, *arrays: Any, **keywords: Any) -> jax.Array:
@@ -73,10 +73,11 @@ class ProductPair:
         ranks: Sequence[int] = (1, 2),
         orders: Sequence[Any] = (),
         weights: Sequence[Any] = (),
+        permuted: bool = False,
     ) -> jax.Array:
         """Check the arguments of the function *caller*, and multiply.
 
-        *orders* and *weights* are the additional inputs of `PreparedProduct`.
+        *orders*, *weights* and *permuted* are the additional arguments of `PreparedProduct`.
         """
         data, indices, indptr, shape = check_compressed(caller, data, indices, indptr, shape)
         rows, length = (shape[1], shape[0]) if transpose else shape
@@ -89,13 +90,14 @@ class ProductPair:
             indices,
             indptr,
             *orders,
-            *(as_weights(copied, dtype) for copied in weights),
+            *(weights if permuted else [as_weights(copied, dtype) for copied in weights]),
             x if self.operand is BINARY else x.astype(dtype),
             outs=[jax.ShapeDtypeStruct((rows, *x.shape[1:]), dtype)],
             backend=backend,
             homogeneous=data.shape == (1,),
             shape=shape,
             transpose=bool(transpose),
+            **({"permuted": True} if permuted else {}),
         )
         return y.astype(result)
 

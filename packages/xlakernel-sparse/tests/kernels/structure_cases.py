@@ -1,0 +1,120 @@
+"""Conformance tests of the kernels for structures: places of entries, dense lines, and active elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import ModuleType
+from typing import ClassVar
+
+import jax
+import numpy as np
+import pytest
+from grids import DTYPES, KINDS, LARGE, NARROW, STRUCTURES, each_index, slow_but, struct
+from structures import draw, equal_weight, numbers, wide_of
+
+
+class StructureCases:
+    """Tests of structures, lines and active elements. Subclass it as ``TestMyBackend``.
+
+    Attributes:
+      generators: the backend's module of generators.
+      platform: the JAX platform that its kernels run on.
+      unsupported: generator, dtype, or ``"generator/dtype"`` → the reason why the backend cannot.
+    """
+
+    generators: ClassVar[ModuleType]
+    platform: ClassVar[str] = "cpu"
+    unsupported: ClassVar[Mapping[str, str]] = {}
+
+    @pytest.fixture(autouse=True)
+    def _on_the_platform_with_64_bits(self):
+        before = jax.config.jax_default_device
+        jax.config.update("jax_default_device", jax.devices(self.platform)[0])
+        with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+            yield
+        jax.config.update("jax_default_device", before)
+
+    def test_unsupported_cases_have_names_and_reasons(self):
+        generators = (
+            *("product", "compact_product", "sampled_product", "transpose", "transpose_with_data"),
+            *("entry_rows", "first_of_places", "slice_rows", "gather_rows", "diagonal", "active_indices"),
+        )
+        for name, reason in self.unsupported.items():
+            generator, _, dtype = name.rpartition("/")
+            assert dtype in (*DTYPES, *NARROW, *(() if generator else generators)), name
+            assert generator in ("", *generators) and reason.strip(), name
+
+    def generator(self, name, dtype="float32"):
+        for key in (name, str(dtype), f"{name}/{dtype}"):
+            if key in self.unsupported:
+                pytest.skip(f"{key}: {self.unsupported[key]}")
+        return getattr(self.generators, name)
+
+    def check_places(self, structure):
+        indices, indptr, size = structure.indices, structure.indptr, structure.indices.size
+        rows = np.concatenate([structure.rows, np.full(size - structure.entries, structure.shape[0])])
+        found = self.generator("entry_rows")([struct((size,), indptr.dtype)])(indptr)
+        np.testing.assert_array_equal(found, rows)
+        seen, first = {}, np.arange(size)
+        for k in range(structure.entries):
+            first[k] = seen.setdefault((rows[k], indices[k]), k)
+        outs = [struct((size,), indptr.dtype), struct((), indptr.dtype)]
+        found, repeated = self.generator("first_of_places")(outs, shape=structure.shape)(indices, indptr)
+        np.testing.assert_array_equal(found, first)
+        assert repeated == (first != np.arange(size)).sum()
+
+    def check_lines(self, structure, homogeneous, dtype="float32"):
+        rng = np.random.default_rng(5)
+        rows, columns = structure.shape
+        data = equal_weight(rng, dtype) if homogeneous else numbers(rng, structure.indices.size, dtype)
+        dense = np.zeros(structure.shape, wide_of(data, dtype))
+        weights = np.broadcast_to(data, structure.indices.shape)[: structure.entries]
+        np.add.at(dense, (structure.rows, structure.columns), weights)
+        arrays = structure.indices, structure.indptr
+        numbered = np.array([0, 2, -1, rows, 2, rows - 1, 0], np.int32)
+        inside = (numbered >= 0) & (numbered < rows)
+        expected = np.zeros((numbered.size, columns), dense.dtype)
+        expected[inside] = dense[numbered[inside]]
+        out = struct(expected.shape, dtype)
+        slices = self.generator("slice_rows", dtype)([out], shape=structure.shape, homogeneous=homogeneous)
+        np.testing.assert_allclose(slices(data, *arrays, numbered), expected, rtol=1e-5, atol=1e-5)
+        cotangent = numbers(rng, out.shape, dtype)
+        of_entries = np.zeros(structure.indices.shape, dense.dtype)
+        for r in np.flatnonzero(inside):
+            begin, end = structure.indptr[numbered[r]], structure.indptr[numbered[r] + 1]
+            of_entries[begin:end] += cotangent[r, structure.indices[begin:end]]
+        gather = self.generator("gather_rows", dtype)([struct(of_entries.shape, dtype)], shape=structure.shape)
+        found = gather(*arrays, numbered, cotangent)
+        np.testing.assert_allclose(found, of_entries, rtol=1e-5, atol=1e-5)
+        for offset in (0, 1, -1, 3, -2, columns, -rows):
+            diagonal = np.diagonal(dense, offset) if -rows < offset < columns else np.zeros(0)
+            make = self.generator("diagonal", dtype)
+            found = make([struct(diagonal.shape, dtype)], offset=offset, homogeneous=homogeneous)(data, *arrays)
+            np.testing.assert_allclose(found, diagonal, rtol=1e-5, atol=1e-5)
+
+    @pytest.mark.parametrize("name", [*STRUCTURES, *LARGE])
+    def test_places(self, name):
+        self.check_places({**STRUCTURES, **LARGE}[name]())
+
+    @each_index
+    def test_places_of_index_dtypes(self, index, pointer):
+        self.check_places(draw(32, (60, 7), padding=2, index=index, pointer=pointer))
+
+    @pytest.mark.parametrize("homogeneous", [False, True])
+    @pytest.mark.parametrize("name", [*STRUCTURES, *LARGE])
+    def test_lines(self, name, homogeneous):
+        self.check_lines({**STRUCTURES, **LARGE}[name](), homogeneous)
+
+    @pytest.mark.parametrize("dtype", slow_but(KINDS, ("complex64", "int32")))
+    def test_lines_of_dtype(self, dtype):
+        self.check_lines(STRUCTURES["wide"](), homogeneous=False, dtype=dtype)
+
+    @pytest.mark.parametrize("size", [0, 1, 7, 64, 1000, 70_000])
+    def test_active_indices(self, size):
+        run = self.generator("active_indices")([struct((size,), "int32"), struct((), "int32")])
+        for rate in (0, 0.01, 0.5, 1):
+            flags = np.random.default_rng(6).random(size) < rate
+            found, count = run(flags)
+            expected = np.flatnonzero(flags)
+            assert count == expected.size
+            np.testing.assert_array_equal(found, np.pad(expected, (0, size - expected.size)))
