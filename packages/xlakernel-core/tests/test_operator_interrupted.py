@@ -173,3 +173,110 @@ def test_followers_follow_an_operator_that_is_made_again(new_operator):
     again.def_kernel("b", "cpu", scaling(3))
     again.set_default("cpu", "b")
     assert op.defaults == {"cpu": "b"}
+
+
+def pull_back_of(f):
+    pull_back = jax.vjp(jax.checkpoint(f), X)[1]
+    return lambda cotangent: pull_back(cotangent)[0]
+
+
+def jaxpr_of(f):
+    traced = jax.make_jaxpr(f)(X)
+    return lambda x: jax.core.eval_jaxpr(traced.jaxpr, traced.consts, x)[0]
+
+
+def lowered_later(f):
+    traced = jax.jit(f).trace(X)
+    return lambda x: traced.lower().compile()(x)
+
+
+KEPT = {
+    "linearize": lambda f: jax.linearize(f, X)[1],
+    "pull-back": pull_back_of,
+    "jaxpr": jaxpr_of,
+    "traced": lowered_later,
+}
+
+
+@pytest.mark.parametrize("keep", KEPT)
+def test_kept_programs_keep_their_kernels_if_the_backends_get_other_names(new_name, keep):
+    def define(name, factor):
+        op = XLACustomKernel(operator, replace=True)
+        op.def_kernel(name, "cpu", scaling(factor))
+        op.def_transpose(0, lambda ins, cotangent: factor * cotangent)
+        return op
+
+    operator = new_name()
+    op = define("numba", 2)
+
+    def f(x):
+        return op(x, outs=x)
+
+    kept = KEPT[keep](f)
+    XLACustomKernel(operator, replace=True)
+    assert_array_equal(kept(X), 2 * X)
+    define("jax", 3)
+    assert_array_equal(kept(X), 2 * X)
+    assert_array_equal(jax.jit(f)(X), 3 * X)
+
+
+def test_followers_change_with_an_operator_that_is_emptied(new_operator):
+    first, middle, last = new_operator(), new_operator(), new_operator()
+    for one in (first, middle, last):
+        one.def_kernel("a", "cpu", scaling(2))
+        one.def_kernel("b", "cpu", scaling(3))
+    last.def_default_of(middle)
+    middle.def_default_of(first)
+    f = jax.jit(lambda x: last(x, outs=x))
+    for emptied in (first, middle):
+        first.def_kernel("b", "cpu", scaling(3), asdefault=True)
+        middle.def_default_of(first)
+        assert_array_equal(f(X), 3 * X)
+        XLACustomKernel(emptied.name, replace=True)
+        assert_array_equal(f(X), 2 * X)
+        assert last.defaults == {"cpu": "a"}
+
+
+def test_a_default_is_set_after_an_interruption(new_operator, monkeypatch):
+    op, f = used(new_operator)
+    op.def_kernel("b", "cpu", scaling(3))
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "clear_caches", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            op.set_default("cpu", "b")
+    op.set_default("cpu", "b")
+    assert_array_equal(f(X), 3 * X)
+
+
+def test_a_default_that_is_set_again_clears_no_cache(new_operator, monkeypatch):
+    op, f = used(new_operator)
+    op.def_kernel("b", "cpu", scaling(3), asdefault=True)
+    assert_array_equal(f(X), 3 * X)
+    monkeypatch.setattr(jax, "clear_caches", lambda: pytest.fail("cleared"))
+    op.set_default("cpu", "b")
+
+
+def test_an_operator_follows_another_only_once(new_operator):
+    leader, other, op = new_operator(), new_operator(), new_operator()
+    for _ in range(3):
+        op.def_default_of(leader)
+    op.def_default_of(other)
+    assert leader._backends._followers == [] and other._backends._followers == [op._backends]
+
+
+def test_a_subclass_that_is_defined_again(new_name):
+    name, found = new_name(), []
+    for factor in (2, 3):
+
+        class Scaling(XLACustomKernel):
+            number = factor
+
+        op = Scaling(name, replace=True)
+        op.def_jax_kernel(scaling(factor))
+        found.append(op)
+    assert found[0] is found[1] and op.number == 3
+    assert_array_equal(found[0](X, outs=X), 3 * X)

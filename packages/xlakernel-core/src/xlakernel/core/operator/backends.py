@@ -54,8 +54,9 @@ class Backends:
         self.name = name
         self.kernels: dict[str, dict[str, KernelEntry]] = {}
         self._changed = changed
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._defaults: dict[str, str] = {}  # platform → the backend that was set
+        self._announced: dict[str, str] | None = {}  # the defaults with which programs are traced; None: unknown
         self.leader: Backends | None = None
         self._followers: list[Backends] = []
 
@@ -162,12 +163,14 @@ class Backends:
         check_platform(platform, self.name)
         if backend != AUTO:
             self.entry(platform, backend)
-        before = self._chosen_default(platform) or self.first_backend(platform)
         with self._lock:
-            self._defaults = {**self._defaults, platform: backend}  # new: other threads may be reading
-            set_automatic(self.name, AUTO in self._defaults.values())
-        if backend != before or self._followers:
+            defaults = {**self._defaults, platform: backend}  # new: other threads may be reading
+            if defaults == self._announced:
+                return
+            self._announced, self._defaults = None, defaults
+            set_automatic(self.name, AUTO in defaults.values())
             self._announce_default()
+            self._announced = defaults  # last: the announcement may be interrupted
 
     def follow(self, leader: Backends) -> None:
         """Use the defaults of *leader*; see `XLACustomKernel.def_default_of`."""
@@ -179,9 +182,16 @@ class Backends:
                     "give the operator whose defaults are set."
                 )
             above = above.leader
+        self._leave()
         self.leader = leader
         leader._followers.append(self)
         self._announce_default()
+
+    def _leave(self) -> None:
+        """Follow no operator."""
+        if self.leader is not None:
+            self.leader._followers.remove(self)
+            self.leader = None
 
     def _announce_default(self) -> None:
         self._changed()
@@ -195,8 +205,10 @@ class Backends:
     def reset(self) -> None:
         """Forget all kernels and defaults; operators that follow this one still do."""
         with self._lock:
-            self.kernels, self._defaults, self.leader = {}, {}, None
+            self._leave()
+            self.kernels, self._defaults, self._announced = {}, {}, None
             set_automatic(self.name, False)
+            self._announce_default()
 
     def get_default(self, platform: str) -> str | None:
         """Return the default backend of a platform, or ``"auto"`` if that is set; None if there is no kernel."""

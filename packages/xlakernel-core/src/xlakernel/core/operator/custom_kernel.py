@@ -116,9 +116,12 @@ class XLACustomKernel:
     """
 
     def __new__(cls, name: str, doc: str | None = None, *, replace: bool = False, **_: Any) -> Self:
-        """Return the operator of this name, to be defined again, if *replace* is true and it is of this class."""
+        """Return the operator of this name, to be defined again, if *replace* is true."""
         found = operators().get(name) if replace and isinstance(name, str) else None
-        return found if type(found) is cls else super().__new__(cls)
+        if found is None:
+            return super().__new__(cls)
+        found.__class__ = cls  # a subclass may have been defined again
+        return found  # type: ignore[no-any-return]
 
     def __init__(
         self, name: str, doc: str | None = None, *, replace: bool = False, has_side_effect: bool = False
@@ -244,6 +247,8 @@ class XLACustomKernel:
 
     def def_call(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Set the function that users call, which prepares arguments and calls the operator. It is returned unchanged.
+
+        Functions that are already jitted keep the function that they were traced with.
 
         Args:
           fn: the function, which `call` and `benchmark` call.

@@ -89,7 +89,9 @@ class OperatorCall(Call):
     def on(self, platform: str, inputs: Sequence[Any]) -> OperatorCall:
         """Return the call with the backend for *platform*, one of JAX's names."""
         backends, platform = self.primitive.backends, _PLATFORMS[platform]
-        backend = dict(self.dispatch.backends).get(platform) or backends.first_backend(platform)
+        traced = [name for where, name in self.dispatch.definition.generators if where == platform]
+        first = traced[0] if traced else backends.first_backend(platform)
+        backend = dict(self.dispatch.backends).get(platform) or first
         if backend == AUTO:
             mapped = self.dispatch.mapped
             choose = functools.partial(auto.known_choice, backends, platform, inputs, self.outs, self.static, mapped)
@@ -97,9 +99,8 @@ class OperatorCall(Call):
             if backend is None:
                 self.primitive.latest_guess = object()
                 backend = choose() or auto.default_of(backends, platform)  # another thread may just have measured
-            traced = [name for where, name in self.dispatch.definition.generators if where == platform]
-            if backend not in traced and traced:  # it was added after the trace
-                backend = traced[0]
+            if backend not in traced:  # it was added after the trace
+                backend = first
         if backend is None:
             raise BackendNotFoundError(
                 f"{self}: no kernel for platform {platform!r}; there are kernels for {sorted(backends.kernels)}. "
@@ -236,11 +237,10 @@ class OperatorPrimitive(CallPrimitive):
     def reset(self, has_side_effect: bool) -> None:
         """Forget all kernels, rules and derivatives: another definition takes over the name."""
         with self.lock:
-            self.backends.reset()
             self.sharding, self.rules, self.derivative = None, {}, None
             self._use_own("jvp", "transpose", "batch")
             self.has_side_effect = has_side_effect
-        self.define_anew()
+        self.backends.reset()
 
     def measured(self) -> None:
         """Make JAX trace all functions again if a program has a backend that ``"auto"`` took without a measurement."""
