@@ -8,18 +8,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..random.plain import fraction, normals, philox, product
 from .model.fields import Fields, parameters_of
 from .model.noise import FIRST_DRAW
 from .random.streams import (
-    INCREMENTS,
     LOG2_E,
-    MULTIPLIERS,
     NORMAL,
     PARTS,
     POISSON,
     POWERS,
     RECIPROCALS,
-    ROUNDS,
     SHARE,
     UNIFORM,
 )
@@ -38,25 +36,6 @@ def draw(fields: Fields, noise: Fields, values: Any, rng: Any) -> list[jax.Array
     return found
 
 
-def _product(a: Any, b: Any) -> tuple[jax.Array, jax.Array]:
-    """Return the upper and the lower 32 bits of the product of uint32 numbers."""
-    a, b = jnp.uint32(a), jnp.uint32(b)
-    low_a, high_a, low_b, high_b = a & 0xFFFF, a >> 16, b & 0xFFFF, b >> 16
-    low, across, back, high = low_a * low_b, high_a * low_b, low_a * high_b, high_a * high_b
-    middle = (low >> 16) + (across & 0xFFFF) + back
-    return high + (across >> 16) + (middle >> 16), a * b
-
-
-def philox(key0: Any, key1: Any, a: Any, b: Any, c: Any, d: Any) -> tuple[jax.Array, ...]:
-    """Return four words of 32 random bits for a key of two words and a counter of four, all uint32."""
-    for _ in range(ROUNDS):
-        left_high, left = _product(a, MULTIPLIERS[0])
-        right_high, right = _product(c, MULTIPLIERS[1])
-        a, b, c, d = right_high ^ b ^ key0, right, left_high ^ d ^ key1, left
-        key0, key1 = key0 + jnp.uint32(INCREMENTS[0]), key1 + jnp.uint32(INCREMENTS[1])
-    return a, b, c, d
-
-
 def _words(rng: Any, draw: Any, kind: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     """Return the place of each neuron among the four neurons that share four words, and these words."""
     key0, key1, neuron, step = (jnp.asarray(value).astype(jnp.uint32) for value in rng)
@@ -69,23 +48,16 @@ def _word(rng: Any, draw: Any, kind: Any) -> jax.Array:
     return jnp.select([lane == 0, lane == 1, lane == 2], words[:3], words[3])
 
 
-def _fraction(word: jax.Array) -> jax.Array:
-    return (word >> 8).astype(jnp.float32) * np.float32(2.0**-24)
-
-
 def uniform(rng: Any, draw: int) -> jax.Array:
     """Return the numbers of `xlakernel.sparse.networks.uniform`, float32."""
-    return _fraction(_word(rng, draw, UNIFORM))
+    return fraction(_word(rng, draw, UNIFORM))
 
 
 def normal(rng: Any, draw: int) -> jax.Array:
     """Return the numbers of `xlakernel.sparse.networks.normal`, float32, up to rounding."""
     lane, (a, b, c, d) = _words(rng, draw, NORMAL)
-    first, second = jnp.where(lane < 2, a, c), jnp.where(lane < 2, b, d)
-    radius = jnp.sqrt(np.float32(-2.0) * jnp.log(np.float32(1.0) - _fraction(first)))
-    angle = np.float32(2 * np.pi) * _fraction(second)
-    found: jax.Array = radius * jnp.where(lane % 2 == 1, jnp.sin(angle), jnp.cos(angle))
-    return found
+    even, odd = normals(jnp.where(lane < 2, a, c), jnp.where(lane < 2, b, d))
+    return jnp.where(lane % 2 == 1, odd, even)
 
 
 def poisson(rng: Any, draw: int, mean: Any) -> jax.Array:
@@ -109,12 +81,12 @@ def poisson(rng: Any, draw: int, mean: Any) -> jax.Array:
 
 def _inverse(word: jax.Array, mean: jax.Array) -> jax.Array:
     fixed = (mean * np.float32(2.0**30)).astype(jnp.uint32)
-    high, low = _product(fixed, LOG2_E)
+    high, low = product(fixed, LOG2_E)
     fraction = high << 3 | low >> 29
     power = jnp.full_like(fixed, POWERS[-1])
     for coefficient in POWERS[-2::-1]:
-        power = jnp.uint32(coefficient) - _product(fraction, power)[0]
-    power, whole = jnp.uint32(0xFFFFFFFF) - _product(fraction, power)[0], high >> 29
+        power = jnp.uint32(coefficient) - product(fraction, power)[0]
+    power, whole = jnp.uint32(0xFFFFFFFF) - product(fraction, power)[0], high >> 29
     # Rounded by the last bit that is shifted out: adding a half before the shift could overflow 32 bits.
     probability = (power >> whole) + jnp.where(whole > 0, power >> jnp.maximum(whole, 1) - 1 & 1, 0)
     reciprocals = jnp.asarray(RECIPROCALS, jnp.uint32)
@@ -127,8 +99,8 @@ def _inverse(word: jax.Array, mean: jax.Array) -> jax.Array:
     def following(carry: Any) -> Any:
         quantile, probability, count = carry
         more = has_more(carry)
-        high, low = _product(fixed, reciprocals[count])
-        high, low = _product(probability, high << 1 | low >> 31)
+        high, low = product(fixed, reciprocals[count])
+        high, low = product(probability, high << 1 | low >> 31)
         return (
             jnp.where(more, quantile - probability, quantile),
             jnp.where(more, high << 2 | low >> 30, probability),

@@ -13,15 +13,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
+from ...random.philox import normals, philox
 from ..model.fields import KEPT, Field, Fields, generate, getter, is_random, parameters_of
 from ..model.noise import FIRST_DRAW
 from .generator import (
     Generator,
     first_count,
     normal,
-    normals,
     normals_of,
-    philox,
     poisson,
     poissons_of,
     quantiles_of,

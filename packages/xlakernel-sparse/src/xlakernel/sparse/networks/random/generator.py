@@ -6,30 +6,25 @@ and pieces of a run.
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 
+from ...random.philox import fraction, normals, philox
 from .streams import (
     FIRST_TERMS,
-    INCREMENTS,
     LOG2_E,
-    MULTIPLIERS,
     NORMAL,
     PARTS,
     POISSON,
     POWERS,
     QUANTILES,
     RECIPROCALS,
-    ROUNDS,
     SHARE,
     UNIFORM,
 )
 
-_LEFT, _RIGHT = map(np.uint64, MULTIPLIERS)
-_FIRST, _SECOND = map(np.uint32, INCREMENTS)
 _TWO, _WORD, _MASK, _LOG2_E = np.uint32(2), np.uint64(32), np.uint64(0xFFFFFFFF), np.uint64(LOG2_E)
 _POWERS, _RECIPROCALS = np.array(POWERS, np.uint64), np.array(RECIPROCALS, np.uint64)
 
@@ -41,18 +36,6 @@ class Generator(NamedTuple):
     key1: Any
     neuron: Any
     step: Any
-
-
-@njit(forceinline=True)
-def philox(key0, key1, a, b, c, d):
-    """Return four words of 32 random bits for a key of two words and a counter of four, all uint32."""
-    for _ in range(ROUNDS):
-        # A product of two 32-bit numbers in 64 bits, which is one instruction.
-        left, right = _LEFT * np.uint64(a), _RIGHT * np.uint64(c)
-        a, b = np.uint32(np.uint32(right >> _WORD) ^ b ^ key0), np.uint32(right)
-        c, d = np.uint32(np.uint32(left >> _WORD) ^ d ^ key1), np.uint32(left)
-        key0, key1 = np.uint32(key0 + _FIRST), np.uint32(key1 + _SECOND)
-    return a, b, c, d
 
 
 @njit(forceinline=True)
@@ -78,12 +61,6 @@ def _word(rng, draw, kind):
 
 
 @njit(forceinline=True)
-def _fraction(word):
-    """Return the upper 24 bits of a word as a float32 in [0, 1)."""
-    return np.float32(np.uint32(word >> np.uint32(8))) * np.float32(2.0**-24)
-
-
-@njit(forceinline=True)
 def uniform(rng, draw):
     """Return a uniform random number in [0, 1), a float32.
 
@@ -91,7 +68,7 @@ def uniform(rng, draw):
       rng: the argument of the neuron's function.
       draw: a number that distinguishes the uniform numbers of a step, an integer of at least 0.
     """
-    return _fraction(_word(rng, draw, UNIFORM))
+    return fraction(_word(rng, draw, UNIFORM))
 
 
 @njit(forceinline=True)
@@ -108,14 +85,6 @@ def normal(rng, draw):
     lane = np.uint32(rng.neuron) & np.uint32(3)
     first, second = normals(c, d) if lane & _TWO else normals(a, b)
     return second if lane & np.uint32(1) else first
-
-
-@njit(forceinline=True)
-def normals(first, second):
-    """Return two normal numbers from two words, by the Box-Muller transform."""
-    radius = math.sqrt(np.float32(-2.0) * math.log(np.float32(1.0) - _fraction(first)))
-    angle = np.float32(2 * math.pi) * _fraction(second)
-    return np.float32(radius * math.cos(angle)), np.float32(radius * math.sin(angle))
 
 
 @njit(forceinline=True)

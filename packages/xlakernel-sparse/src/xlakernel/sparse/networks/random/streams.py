@@ -5,10 +5,6 @@ consists of a group of four consecutive neurons, the step, the draw and the kind
 one of the four words that the generator returns.
 """
 
-MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-INCREMENTS = 0x9E3779B9, 0xBB67AE85
-ROUNDS = 10
-
 #: The kinds of numbers, each an independent stream. Part ``k`` of a Poisson number has the kind ``POISSON + 4 * k``.
 UNIFORM, NORMAL, POISSON = 0, 1, 2
 
