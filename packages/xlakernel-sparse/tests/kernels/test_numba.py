@@ -13,9 +13,22 @@ from xlakernel.numba._recipe import COMPILER
 from xlakernel.sparse import CSR, BinaryArray, WeightedArray
 from xlakernel.sparse.kernels import numba as generators
 from xlakernel.sparse.kernels import reference
-from xlakernel.sparse.kernels.numba import conversion, events, gather, lines, matrix, places, prepared, sampled, scatter
+from xlakernel.sparse.kernels.numba import (
+    conversion,
+    events,
+    gather,
+    lines,
+    matrix,
+    places,
+    prepared,
+    procedural,
+    sampled,
+    scatter,
+)
 
-ROOMS = (conversion, events, gather, lines, matrix, places, prepared, sampled, scatter)
+ROOMS = (conversion, events, gather, lines, matrix, places, prepared, procedural, sampled, scatter)
+# Functions that kernels of several rooms call.
+SHARED = {"add_private", "clear", "gather_row", "gather_rows", "no_order", "scatter_active", "scatter_rows"}
 KERNELS = {
     name: value
     for room in ROOMS
@@ -62,7 +75,7 @@ def test_debug_mode_finds_what_is_read_or_written_elsewhere(operand, side, kind)
         jax.block_until_ready(A @ x if side.startswith("A") else x @ A)
 
 
-@pytest.mark.parametrize("name", sorted(KERNELS.keys() - {"clear", "add_private", "no_order", "scatter_active"}))
+@pytest.mark.parametrize("name", sorted(KERNELS.keys() - SHARED))
 def test_a_kernel_can_be_kept_on_disk_and_exported(name):
     """Its content hash is the same in every process."""
     kernel = KERNELS[name]

@@ -11,6 +11,7 @@ from .formats.matrices import COO as COO
 from .formats.matrices import CSC as CSC
 from .formats.matrices import CSR as CSR
 from .formats.matrices import SparseMatrix as SparseMatrix
+from .formats.procedural import ProceduralMatrix as ProceduralMatrix
 from .formats.sharded import ShardedMatrix as ShardedMatrix
 from .operators import derivatives as _derivatives  # noqa: F401  # defines the operators' rules
 from .operators.conversion import csr_to_csc as csr_to_csc
@@ -32,6 +33,7 @@ __all__ = [
     "BitPackedArray",
     "CompactArray",
     "EventArray",
+    "ProceduralMatrix",
     "ShardedMatrix",
     "SparseMatrix",
     "WeightedArray",

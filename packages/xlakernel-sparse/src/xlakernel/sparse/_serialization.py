@@ -10,6 +10,7 @@ from .events.bit_packed import BitPackedArray
 from .events.compact import CompactArray
 from .formats.matrices import COO, CSC, CSR
 from .formats.prepared import Order, Prepared
+from .formats.procedural import ProceduralMatrix
 
 
 def _write(static: Any) -> bytes:
@@ -21,7 +22,7 @@ def _read(static: bytes) -> Any:
     return tuple(tuple(value) if isinstance(value, list) else value for value in json.loads(static))
 
 
-for _kind in (CSR, CSC, COO, BinaryArray, WeightedArray, BitPackedArray, CompactArray):
+for _kind in (CSR, CSC, COO, ProceduralMatrix, BinaryArray, WeightedArray, BitPackedArray, CompactArray):
     export.register_pytree_node_serialization(
         _kind,
         serialized_name=f"xlakernel.sparse.{_kind.__name__}",

@@ -45,13 +45,13 @@ def draw_structure(
             raise ArgumentError(f"{caller}: per_row is {per_row!r}; allowed: 0 to {columns}, the number of columns.")
         row, col = _distinct_in_rows(key, number, shape)
         return row, col
-    if not 0 <= _as_number(density) <= 1:
+    if not 0 <= as_number(density) <= 1:
         raise ArgumentError(f"{caller}: density is {density!r}; allowed: numbers from 0 to 1.")
-    row, col = _distinct(key, round(_as_number(density) * rows * columns), shape)
+    row, col = _distinct(key, round(as_number(density) * rows * columns), shape)
     return row, col
 
 
-def _as_number(value: Any) -> float:
+def as_number(value: Any) -> float:
     """Return *value* as a Python number; NaN for a bool, a text or another type."""
     if isinstance(value, (bool, str, bytes)):
         return math.nan

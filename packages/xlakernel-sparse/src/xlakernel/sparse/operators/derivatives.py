@@ -43,11 +43,12 @@ _WEIGHTS_TWICE = (
 )
 
 
-def _is_zero(tangent: Any) -> bool:
+def is_zero(tangent: Any) -> bool:
+    """Return True for a symbolic zero."""
     return isinstance(tangent, ad.Zero)
 
 
-def _sum_of(parts: Sequence[Any], result: Any) -> Any:
+def sum_of(parts: Sequence[Any], result: Any) -> Any:
     """Return the sum of *parts*, tangents of *result*; a symbolic zero if there are none."""
     return sum(parts[1:], parts[0]) if parts else ad.Zero(jax.typeof(result).to_tangent_aval())
 
@@ -79,23 +80,23 @@ def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, r
     def jvp(primals: Sequence[Any], tangents: Sequence[Any], *, outs: Any, **params: Any) -> Any:
         data, *structure, x = primals
         of_data, *of_structure, of_x = tangents
-        if not all(map(_is_zero, of_structure)):
+        if not all(map(is_zero, of_structure)):
             raise DifferentiationError(_WEIGHTS_TWICE)
         (y,) = op.primitive.bind(*primals, outs=outs, **params)
         parts = []
-        if not _is_zero(of_data):
+        if not is_zero(of_data):
             of_plain = {name: value for name, value in params.items() if name != "permuted"}
             parts += plain.primitive.bind(of_data, *structure[:2], x, outs=outs, **of_plain)
         # Real events may be multiplied by integer weights: the result then has no derivative.
-        if not _is_zero(of_x) and jnp.issubdtype(y.dtype, jnp.inexact):
+        if not is_zero(of_x) and jnp.issubdtype(y.dtype, jnp.inexact):
             parts += dense.primitive.bind(data, *structure, of_x.astype(y.dtype), outs=outs, **params)
-        return [y], [_sum_of(parts, y)]
+        return [y], [sum_of(parts, y)]
 
     def transpose(cotangents: Sequence[Any], data: Any, *others: Any, outs: Any, dispatch: Any, **static: Any) -> Any:
         *structure, x = others
         (cotangent,), (out,) = cotangents, outs
         found: list[Any] = [None] * (len(others) + 1)
-        if _is_zero(cotangent):
+        if is_zero(cotangent):
             return found
         if ad.is_undefined_primal(x):
             outs = [_Struct(x.aval.shape, x.aval.dtype)]
@@ -114,7 +115,7 @@ def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, r
                 # Mask the cotangent too: rows without entries have no derivative with respect to *x* either, but the
                 # derivative of `_active_product` with respect to *of_ones* is not masked.
                 cotangent = jnp.where(reached != 0, cotangent, 0)
-            found[0] = _of_equal_weight(cotangent, of_ones, reached, data)
+            found[0] = of_equal_weight(cotangent, of_ones, reached, data)
         else:
             values = operand.values(x, out.dtype)
             entries = _sample(structure, cotangent, values, events=operand is not DENSE, dispatch=dispatch, **static)
@@ -125,7 +126,7 @@ def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, r
     op.def_transpose_rule(transpose)
 
 
-def _of_equal_weight(cotangent: Any, of_ones: Any, reached: Any, data: Any) -> Any:
+def of_equal_weight(cotangent: Any, of_ones: Any, reached: Any, data: Any) -> Any:
     """Return the cotangent of the single weight that all entries share; the product is this weight times *of_ones*.
 
     Elements of the result where *reached* is 0 are left out: their rows have no entries, or no active events, and
@@ -166,11 +167,11 @@ def _sampled_jvp(primals: Sequence[Any], tangents: Sequence[Any], *, events: str
     (entries,) = sampled_product.primitive.bind(*primals, events=events, **params)
     parts = []
     # Zeros in a tangent of events are not inactive.
-    if not _is_zero(of_u):
+    if not is_zero(of_u):
         parts += sampled_product.primitive.bind(*structure, of_u, v, events="v" * (events == "v"), **params)
-    if not _is_zero(of_v):
+    if not is_zero(of_v):
         parts += sampled_product.primitive.bind(*structure, u, of_v, events="u" * (events == "u"), **params)
-    return [entries], [_sum_of(parts, entries)]
+    return [entries], [sum_of(parts, entries)]
 
 
 @sampled_product.def_transpose_rule
@@ -188,7 +189,7 @@ def _sampled_transpose(
 ) -> Any:
     (cotangent,) = cotangents
     found: list[Any] = [None] * 4
-    if _is_zero(cotangent):
+    if is_zero(cotangent):
         return found
     position, other, side, backwards = (2, v, "v", False) if ad.is_undefined_primal(u) else (3, u, "u", True)
     outs = [_Struct((shape[1 if backwards else 0], *other.shape[1:]), cotangent.dtype)]
@@ -219,7 +220,7 @@ def _compact_transpose(
     **params: Any,
 ) -> Any:
     (cotangent,) = cotangents
-    if _is_zero(cotangent):
+    if is_zero(cotangent):
         return [None] * 5
     # Count how often each row is active. Positions from *count* on get an index outside, which is dropped.
     counted = jnp.where(jnp.arange(active.shape[0]) < count, active, shape[0])
@@ -227,7 +228,7 @@ def _compact_transpose(
     if params["homogeneous"]:
         one = jnp.ones(1, cotangent.dtype)
         (of_ones,) = compact_product.primitive.bind(one, indices, indptr, active, count, shape=shape, **params)
-        found = _of_equal_weight(cotangent, of_ones, of_ones, data)
+        found = of_equal_weight(cotangent, of_ones, of_ones, data)
     else:
         static = {"dispatch": params["dispatch"], "shape": shape, "transpose": True}
         found = _sample((indices, indptr), cotangent, times, events=True, **static).astype(data.aval.dtype)

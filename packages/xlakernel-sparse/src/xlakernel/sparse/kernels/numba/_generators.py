@@ -11,7 +11,8 @@ import jax.numpy as jnp
 
 from xlakernel.numba import numba_kernel
 
-from . import conversion, events, gather, lines, matrix, places, prepared, sampled, scatter
+from ...operators.connections import Rule, walk_of
+from . import conversion, events, gather, lines, matrix, places, prepared, procedural, sampled, scatter
 
 # transposed, rank of the operand, True if zeros are skipped → kernel
 _PRODUCTS = {
@@ -30,6 +31,13 @@ _EVENTS = {
 }
 # Several vectors of events, the rows of a matrix: kind of events → kernel
 _EVENT_ROWS = {"binary": events.scatter_rows_of_flags, "weighted": events.scatter_rows_of_values}
+# Matrices that are drawn: transposed, True if zeros are skipped → kernel
+_DRAWN = {
+    (False, False): procedural.gather_drawn,
+    (False, True): procedural.gather_drawn_active,
+    (True, False): procedural.scatter_drawn,
+    (True, True): procedural.scatter_drawn_active,
+}
 # The factor whose zeros are skipped → kernel
 _SAMPLED = {"": sampled.sample, "u": sampled.sample_active_rows, "v": sampled.sample_active_columns}
 
@@ -77,6 +85,30 @@ def prepared_events(outs: Sequence[Any], *, operand: str, homogeneous: bool) -> 
         all_data = jnp.zeros(0, data.dtype) if all_data is None else all_data
         weights = _weights(data, homogeneous), _weights(all_data, homogeneous and bool(all_data.size))
         return run(weights[0], order, indices, indptr, weights[1], *others)
+
+    return call
+
+
+def procedural_product(
+    outs: Sequence[Any], *, operand: str, shape: tuple[int, int], transpose: bool, rule: Rule
+) -> Callable[..., Any]:
+    """Return a function ``f(params, key, x)`` that multiplies a matrix of drawn rows by a vector or matrix.
+
+    Args:
+      outs: the result's struct, in a sequence.
+      operand: the kind of *x*, like that of `product`.
+      shape: rows and columns of the matrix.
+      transpose: if True, multiply by the transposed matrix.
+      rule: how the rows are drawn.
+    """
+    (out,) = outs
+    rank = _kernel_rank(out)
+    run = numba_kernel(_DRAWN[transpose, operand != "dense"], _of_rank(out, rank))
+    walk = walk_of(rule, shape[1]).array()
+
+    def call(params: Any, key: Any, x: Any) -> Any:
+        x = (x if rank == 2 else x.reshape(-1)).astype(out.dtype)
+        return run(_weights(params, rule.homogeneous), key, walk, x).reshape(out.shape)
 
     return call
 
@@ -136,7 +168,7 @@ def slice_rows(outs: Sequence[Any], *, shape: tuple[int, int], homogeneous: bool
 
 def gather_rows(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
     """Return a function ``f(indices, indptr, rows, dense)``, the transpose of `slice_rows` for the weights."""
-    return numba_kernel(lines.gather_rows, outs[0])
+    return numba_kernel(lines.gather_slices, outs[0])
 
 
 def diagonal(outs: Sequence[Any], *, offset: int, homogeneous: bool) -> Callable[..., Any]:

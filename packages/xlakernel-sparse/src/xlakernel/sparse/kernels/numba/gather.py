@@ -24,7 +24,8 @@ def _element(x, j):
 # *active* is not an array but a compile-time switch, None or True, with the meaning that it has in `term`.
 # LLVM may reassociate sums, in order to vectorise them. NaN and infinities are preserved.
 @njit(fastmath={"contract", "reassoc", "nsz"})
-def _rows(first, last, data, indices, indptr, x, y, active):
+def gather_rows(first, last, data, indices, indptr, x, y, active):
+    """Compute the elements *first* … *last* - 1 of *y*, those of `gather`."""
     shared = shared_weight(data, y)
     # Indices are unsigned: Numba then emits no branch for negative indices, and LLVM can vectorise the loop.
     for i in range(np.uint64(first), np.uint64(last)):
@@ -38,11 +39,11 @@ def _rows(first, last, data, indices, indptr, x, y, active):
 def _gather(data, indices, indptr, x, y, active):
     parts = part_count(np.int64(indptr[y.size]) + y.size)
     if parts == 1:
-        _rows(0, y.size, data, indices, indptr, x, y, active)
+        gather_rows(0, y.size, data, indices, indptr, x, y, active)
     else:
         for part in prange(parts):
             first, last = first_row(indptr, part, parts), first_row(indptr, part + 1, parts)
-            _rows(first, last, data, indices, indptr, x, y, active)
+            gather_rows(first, last, data, indices, indptr, x, y, active)
 
 
 @njit(cache=True)

@@ -38,7 +38,7 @@ def slice_rows(data, indices, indptr, rows, y):
 
 
 @njit(cache=True)
-def gather_rows(indices, indptr, rows, dense, y):
+def gather_slices(indices, indptr, rows, dense, y):
     """Compute ``y[k] = sum(dense[r, indices[k]])`` over the *r* for which entry *k* is in row ``rows[r]``."""
     for k in range(y.size):
         y[k] = zero(y)

@@ -11,7 +11,7 @@ from .helpers.tiles import gather_tile, tile_width
 
 
 @njit
-def _row(i, data, indices, begin, end, x, y, active):
+def gather_row(i, data, indices, begin, end, x, y, active):
     """Compute row i of *y*, in the widest tiles that fit; the last two may overlap, and write equal sums there."""
     columns = y.shape[1]
     if columns >= tile_width(128, y):
@@ -38,7 +38,7 @@ def _row(i, data, indices, begin, end, x, y, active):
 @njit
 def _rows(first, last, data, indices, indptr, x, y, active):
     for i in range(first, last):
-        _row(i, data, indices, np.int64(indptr[i]), np.int64(indptr[i + 1]), x, y, active)
+        gather_row(i, data, indices, np.int64(indptr[i]), np.int64(indptr[i + 1]), x, y, active)
 
 
 @njit(parallel=True)

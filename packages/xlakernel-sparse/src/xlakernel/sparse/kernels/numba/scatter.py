@@ -28,7 +28,8 @@ def add_private(first, last, private, y):
 
 
 @njit(fastmath={"contract"})
-def _rows(first, last, data, indices, indptr, x, y):
+def scatter_rows(first, last, data, indices, indptr, x, y):
+    """Add the rows *first* … *last* - 1, times their elements of *x*, to *y*."""
     for i in range(np.uint64(first), np.uint64(last)):
         value = scale_once(data, x[i], y)
         for k in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
@@ -42,13 +43,15 @@ def scatter(data, indices, indptr, x, y):
     parts = private_part_count(np.int64(indptr[rows]) + rows, y.size, y.itemsize)
     if parts == 1:
         clear(y)
-        _rows(0, rows, data, indices, indptr, x, y)
+        scatter_rows(0, rows, data, indices, indptr, x, y)
     else:
         private = np.empty((parts - 1, y.size), y.dtype)
         for part in prange(parts):
             own = y if part == 0 else private[part - 1]
             clear(own)
-            _rows(first_row(indptr, part, parts), first_row(indptr, part + 1, parts), data, indices, indptr, x, own)
+            scatter_rows(
+                first_row(indptr, part, parts), first_row(indptr, part + 1, parts), data, indices, indptr, x, own
+            )
         shares = part_count(private.size)
         if shares == 1:
             add_private(0, y.size, private, y)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ...operators.entries import rows_of_entries
 
 
-def _scatter_entries(
+def scatter_entries(
     out: Any, operand: str, data: jax.Array, rows: jax.Array, columns: jax.Array, x: jax.Array
 ) -> jax.Array:
     """Add ``data[k] * x[columns[k]]`` to ``rows[k]`` for each entry; entries with a row out of range are dropped."""
@@ -38,10 +38,10 @@ def product(
     def run(data: jax.Array, indices: jax.Array, indptr: jax.Array, x: jax.Array) -> jax.Array:
         rows = rows_of_entries(indptr, indices.shape[0])
         if not transpose:
-            return _scatter_entries(out, operand, data, rows, indices, x)
+            return scatter_entries(out, operand, data, rows, indices, x)
         # Padding gets a column out of range, which is dropped.
         columns = jnp.where(rows < shape[0], indices, shape[1])
-        return _scatter_entries(out, operand, data, columns, jnp.minimum(rows, shape[0] - 1), x)
+        return scatter_entries(out, operand, data, columns, jnp.minimum(rows, shape[0] - 1), x)
 
     return run
 

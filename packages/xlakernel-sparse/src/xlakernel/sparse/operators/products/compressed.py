@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -32,13 +32,14 @@ class ProductPair:
       columns: the operator for matrices.
     """
 
+    _static: ClassVar[tuple[str, ...]] = ("shape", "transpose", "backend", "ranks", "permuted")
+
     def __init__(self, operand: Operand) -> None:
         self.operand = operand
         self.vector, self.columns = self._operator("mv"), self._operator("mm")
         for op in (self.vector, self.columns):
             op.def_batching_rule(_fold_columns(op, self.columns))
-        static = ("shape", "transpose", "backend", "ranks", "permuted")
-        self._compiled = jit_when_eager(self._product, static_argnums=0, static_argnames=static)
+        self._compiled = jit_when_eager(self._product, static_argnums=0, static_argnames=self._static)
 
     def __call__(self, caller: str, *arrays: Any, **keywords: Any) -> jax.Array:
         """Check the arguments of the function *caller*, and multiply; `_product` lists the arguments."""

@@ -1,0 +1,171 @@
+"""`Multiplied`: the base of matrices, with their products and sums."""
+
+from __future__ import annotations
+
+import abc
+import math
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+
+from xlakernel.core.backend import jit_when_eager
+from xlakernel.core.errors import InputError, ShapeError
+
+from .._immutable import ImmutablePytree
+from ..events.arrays import EventArray
+from ..events.compact import CompactArray
+from ..operators.arguments import as_array, as_integer
+from ..operators.dtypes import accumulator
+from ..operators.operand import DENSE, Operand
+from .interchange import is_scipy_sparse
+
+
+class Multiplied(ImmutablePytree, abc.ABC):
+    """An immutable matrix: products with dense operands and events, and the results that products give."""
+
+    __slots__ = ()
+    ndim = 2
+
+    shape: tuple[int, int]
+
+    @property
+    @abc.abstractmethod
+    def dtype(self) -> Any:
+        """The dtype of the weights."""
+
+    @abc.abstractmethod
+    def astype(self, dtype: Any) -> Self:
+        """Return the matrix with weights of another dtype."""
+
+    @abc.abstractmethod
+    def todense(self) -> jax.Array:
+        """Return the matrix as a dense array, ``(rows, columns)``."""
+
+    @abc.abstractmethod
+    def _check_single(self) -> None:
+        """Raise `ShapeError` for a batch of matrices, as `jax.vmap` returns it."""
+
+    @abc.abstractmethod
+    def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, caller: str) -> jax.Array:
+        """Return the product with *x* of rank 1 or 2."""
+
+    @abc.abstractmethod
+    def _multiply_compact(self, events: CompactArray, *, transpose: bool, caller: str) -> jax.Array:
+        """Return the product with the indices of active elements."""
+
+    # Products.
+
+    def __matmul__(self, other: Any) -> jax.Array:
+        return _matmul(self, other, transpose=False)
+
+    def __rmatmul__(self, other: Any) -> jax.Array:
+        return _matmul(self, other, transpose=True)
+
+    def _checked_product(self, other: Any, *, transpose: bool) -> jax.Array:
+        """Return ``self @ other``; ``other @ self`` if *transpose*."""
+        caller = f"x @ {type(self).__name__}" if transpose else f"{type(self).__name__} @ x"
+        self._check_single()
+        is_scipy = is_scipy_sparse(other)
+        if isinstance(other, Multiplied) or is_scipy:
+            raise InputError(
+                f"{caller}: both are sparse. Products of two sparse matrices are not supported: multiply by one after "
+                "the other, A @ (B @ x); or convert one, A @ B.todense(); or let SciPy multiply, A.to_scipy() @ "
+                f"B{'' if is_scipy else '.to_scipy()'}."
+            )
+        if isinstance(other, CompactArray):
+            other._check_single()
+            self._check_extent(caller, (other.size,), transpose)
+            return self._multiply_compact(other, transpose=transpose, caller=caller)
+        operand, x = (other.operand, other.operand_array()) if isinstance(other, EventArray) else (DENSE, other)
+        x = as_array(caller, "x", x)
+        self._check_extent(caller, x.shape, transpose)
+        if transpose and x.ndim == 2:
+            return self._multiply(operand, x.T, transpose=True, caller=caller).T
+        return self._multiply(operand, x, transpose=transpose, caller=caller)
+
+    def _check_extent(self, caller: str, shape: tuple[int, ...], transpose: bool) -> None:
+        length = self.shape[0 if transpose else 1]
+        axis = -1 if transpose else 0
+        if len(shape) not in (1, 2) or shape[axis] != length:
+            matrix = f"(k, {length})" if transpose else f"({length}, k)"
+            hint = ""
+            if len(shape) in (1, 2) and shape[-1 - axis] == self.shape[1 if transpose else 0]:
+                hint = f" It fits on the other side: {'A @ x' if transpose else 'x @ A'}."
+            elif len(shape) == 2 and shape[-1 - axis] == length:
+                hint = " It fits transposed: give x.T."
+            raise ShapeError(
+                f"{caller}: x has the shape {shape}; with a matrix of shape {self.shape} it must be ({length},) or "
+                f"{matrix}.{hint}"
+            )
+
+    def toarray(self) -> jax.Array:
+        """Return the matrix as a dense array, ``(rows, columns)``, like `todense`."""
+        return self.todense()
+
+    def sum(self, axis: int | None = None) -> jax.Array:
+        """Add up the entries.
+
+        Args:
+          axis: 0 or -2 for the sum of each column, ``(columns,)``; 1 or -1 for the sum of each row, ``(rows,)``; None
+            for the sum of all entries.
+
+        Returns:
+          The sums, of the dtype that ``jax.numpy.sum`` gives to an array of the matrix's dtype.
+
+        Raises:
+          ShapeError: if the axis does not exist.
+        """
+        self._check_axis("sum", axis)
+        dtype = jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), self.dtype)).dtype
+        total: jax.Array = _compiled_sum(self, axis, dtype)
+        return total
+
+    def mean(self, axis: int | None = None) -> jax.Array:
+        """Return the mean of the elements, including zeros that are not stored.
+
+        Args:
+          axis: 0 or -2 for the mean of each column, ``(columns,)``; 1 or -1 for the mean of each row, ``(rows,)``; None
+            for the mean of all elements.
+
+        Returns:
+          The means, of the dtype that ``jax.numpy.mean`` gives to an array of the matrix's dtype.
+
+        Raises:
+          ShapeError: if the axis does not exist.
+        """
+        self._check_axis("mean", axis)
+        dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), self.dtype)).dtype
+        total = self.astype(accumulator(dtype)).sum(axis)
+        # Divide by a float, because the number of all elements may exceed JAX's integers.
+        return (total / float(math.prod(self.shape) if axis is None else self.shape[axis])).astype(dtype)
+
+    def _check_axis(self, method: str, axis: Any) -> None:
+        if axis is not None and as_integer(axis) not in (0, 1, -1, -2):
+            raise ShapeError(f"{type(self).__name__}.{method}: axis is {axis!r}; allowed: 0, 1, -1, -2 or None.")
+
+
+def _sum(matrix: Multiplied, axis: int | None, dtype: Any) -> jax.Array:
+    if axis is None:  # sums of rows may overflow half precision where the sum of all does not
+        wide = accumulator(dtype)
+        return jnp.sum(matrix.astype(wide) @ jnp.ones(matrix.shape[1], wide)).astype(dtype)
+    matrix = matrix.astype(dtype)
+    ones = jnp.ones(matrix.shape[axis], dtype)
+    return ones @ matrix if axis in (0, -2) else matrix @ ones
+
+
+_compiled_sum = jit_when_eager(_sum, static_argnums=(1, 2))
+
+
+def _checked_product(matrix: Multiplied, other: Any, *, transpose: bool) -> jax.Array:
+    return matrix._checked_product(other, transpose=transpose)
+
+
+_compiled_product = jit_when_eager(_checked_product, static_argnames="transpose")
+
+
+def _matmul(matrix: Multiplied, other: Any, *, transpose: bool) -> jax.Array:
+    """Return a product, computed by one compiled program if *other* can be an argument of compiled programs."""
+    multiply = _compiled_product if isinstance(other, (jax.Array, EventArray)) else _checked_product
+    product: jax.Array = multiply(matrix, other, transpose=transpose)
+    return product
