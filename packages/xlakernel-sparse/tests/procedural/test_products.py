@@ -76,7 +76,7 @@ def test_several_threads(columns):
 def test_dtypes_of_equal_weights(dtype, backend):
     weight = jnp.asarray(2, dtype)
     matrix = ProceduralMatrix.homogeneous(weight, seed=4, probability=0.2, shape=(9, 40))
-    entries = np.asarray(matrix.astype("float64").todense())
+    entries = np.asarray(ProceduralMatrix.homogeneous(2.0, seed=4, probability=0.2, shape=(9, 40)).todense())
     spikes = jnp.asarray(np.arange(9) % 2 == 0)
     with use_backend(backend):
         found = BinaryArray(spikes) @ matrix
