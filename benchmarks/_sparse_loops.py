@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from _sparse_matrices import OPERANDS
 
-from xlakernel.sparse import CSR
+from xlakernel.sparse import CSR, ProceduralMatrix
 
 #: ``run(calls)`` multiplies that often, by one operand after the other, and waits; a multiple of `OPERANDS`.
 Loop = Callable[[int], None]
@@ -78,6 +78,23 @@ def in_brainevent(product: Callable[[Any, Any], Any], matrix: CSR, operands: jax
         return product(brainevent.CSR(known, shape=matrix.shape), x)
 
     return in_jit(multiply, None, operands)
+
+
+def in_jit_brainevent(
+    product: Callable[[Any, Any], Any], name: str, matrix: ProceduralMatrix, operands: jax.Array
+) -> Loop | None:
+    """Return a compiled loop with brainevent's matrix that is drawn in each product; None if it is not installed.
+
+    *name* is that of the weights' distribution: "equal weights", "uniform" or "normal".
+    """
+    if importlib.util.find_spec("brainevent") is None:
+        return None
+    import brainevent
+
+    kind = {"equal weights": "JITCScalarR", "uniform": "JITCUniformR", "normal": "JITCNormalR"}[name]
+    parameters = (*(float(parameter) for parameter in matrix.parameters), matrix.probability, 1)
+    peer = getattr(brainevent, kind)(parameters, shape=matrix.shape)
+    return in_jit(lambda _, x: product(peer, x), None, operands)
 
 
 def time_loops(cases: Mapping[str, Loop | None], rounds: int) -> dict[str, list[float]]:

@@ -15,6 +15,8 @@ _Entry = tuple[str, str | tuple[str, ...], float]
 
 _EVENT_RATES = ("0.1%", "1.0%", "10.0%")
 
+_DRAWN_RATES, _WEIGHTS = _EVENT_RATES[1:], ("equal weights", "uniform", "normal")
+
 _CPU: dict[str, list[_Entry]] = {
     "vectors": [
         ("CSR @ x", "CSR @ x, SciPy", 0.45),
@@ -33,6 +35,11 @@ _CPU: dict[str, list[_Entry]] = {
         *((f"events @ CSR, {rate}, equal weights", f"events @ CSR, {rate}", 0.8) for rate in _EVENT_RATES[1:]),
     ],
     "conversion": [("CSR to CSC", "CSR to CSC, SciPy", 0.6)],
+    "procedural": [
+        (f"events @ drawn, {rate}, {weights}", f"events @ drawn, {rate}, {weights}, brainevent", 1.0)
+        for rate in _DRAWN_RATES
+        for weights in _WEIGHTS
+    ],
 }
 
 _CUDA: dict[str, list[_Entry]] = {
@@ -51,6 +58,13 @@ _CUDA: dict[str, list[_Entry]] = {
     + [
         (f"CSR @ events, 1.0%, prepared{weights}", f"CSR @ events, 1.0%{weights}, brainevent", 0.15)
         for weights in ("", ", equal weights")
+    ],
+    # Per active entry, also those of 24 * 10^9 entries, beside the stored matrix that fits into memory.
+    "procedural": [
+        (f"events @ drawn, {rate}, {weights}{size}", f"events @ CSR, {rate}, {weights}", 2.0)
+        for rate in _DRAWN_RATES
+        for weights in _WEIGHTS
+        for size in ("", ", 24e9 entries")
     ],
 }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.sparse import CSR
+from xlakernel.sparse import CSR, ProceduralMatrix
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,9 @@ SIZES = {"cpu": Size(20_000, 200), "cuda": Size(100_000, 1000)}
 RATES = (0.001, 0.01, 0.1)  #: fractions of the neurons that spike in a step
 OPERANDS = 8  #: a loop goes through as many, so that none of them stays where it is quickest
 COLUMNS = 32
+
+#: Rows, columns and probability of a matrix with 24 * 10^9 entries, more than a GPU could store.
+HUGE = (2_400_000, 1_000_000, 0.01)
 
 
 def uniform(size: Size) -> CSR:
@@ -81,3 +85,13 @@ def matrices(size: Size) -> jax.Array:
 def spikes(size: Size, rate: float) -> jax.Array:
     """Return bool vectors of which the fraction *rate* is active, ``(OPERANDS, n)``."""
     return jax.random.bernoulli(jax.random.key(4), rate, (OPERANDS, size.n))
+
+
+def drawn_matrices(rows: int, columns: int, probability: float) -> dict[str, ProceduralMatrix]:
+    """Return matrices that are not stored, by the distribution of their weights."""
+    given: dict[str, Any] = {"seed": 1, "probability": probability, "shape": (rows, columns)}
+    return {
+        "equal weights": ProceduralMatrix.homogeneous(0.5, **given),
+        "uniform": ProceduralMatrix.uniform(0.0, 1.0, **given),
+        "normal": ProceduralMatrix.normal(0.5, 0.1, **given),
+    }
