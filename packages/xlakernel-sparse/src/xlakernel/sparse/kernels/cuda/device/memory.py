@@ -13,7 +13,7 @@ from numba.cuda import cgutils, config
 from numba.cuda.core.targetconfig import ConfigStack
 from numba.cuda.extending import intrinsic
 
-_GLOBAL = 1  # the address space, in NVVM
+from .code import asm, integer, is_half, loaded_type, pointer_to, widened
 
 #: The lowest major compute capability of GPUs that add four floats at once; PTX has the instruction from CUDA 12.1 on.
 ADDS_FOUR = 9
@@ -24,45 +24,10 @@ _PREFETCHES = 9
 ALIGNMENT = 16
 
 
-def _int(bits: int) -> Any:
-    """Return LLVM's integer type; as a global variable, it would change a kernel's content hash in every process."""
-    return ir.IntType(bits)
-
-
-def _is_half(dtype: Any) -> bool:
-    return str(dtype) in ("float16", "__nv_bfloat16")
-
-
-def _loaded(dtype: Any) -> Any:
-    """Return the type of a loaded element: half precision is widened to float32."""
-    return types.float32 if _is_half(dtype) else dtype
-
-
-def _pointer(context: Any, builder: Any, array_type: Any, array: Any, index_type: Any = None, index: Any = None) -> Any:
-    """Return the address of an element, or of the array without *index*, as a pointer to bytes of global memory."""
-    data = context.make_array(array_type)(context, builder, value=array).data
-    if index is not None:
-        wide = types.int64 if index_type.signed else types.uint64
-        data = builder.gep(data, [context.cast(builder, index, index_type, wide)])
-    return builder.addrspacecast(builder.bitcast(data, _int(8).as_pointer()), _int(8).as_pointer(_GLOBAL))
-
-
-def _asm(builder: Any, result: Any, text: str, constraints: str, args: Any, *, effect: bool = False) -> Any:
-    kind = ir.FunctionType(result, [arg.type for arg in args])
-    return builder.call(ir.InlineAsm(kind, text, constraints, side_effect=effect), args)
-
-
-def _widened(builder: Any, dtype: Any, bits: Any) -> Any:
-    """Return a float from the 16 bits of a float16 or a bfloat16."""
-    if str(dtype) == "float16":
-        return _asm(builder, ir.FloatType(), "cvt.f32.f16 $0, $1;", "=f,h", [bits])
-    return builder.bitcast(builder.shl(builder.zext(bits, _int(32)), ir.Constant(_int(32), 16)), ir.FloatType())
-
-
 def _unpacked(context: Any, builder: Any, dtype: Any, memory: Any, place: int) -> Any:
     """Return an element of *memory*, a copy on the stack; LLVM promotes the copy to registers."""
-    at = builder.gep(memory, [ir.Constant(_int(32), 0), ir.Constant(_int(32), place)])
-    return _widened(builder, dtype, builder.load(at)) if _is_half(dtype) else context.unpack_value(builder, dtype, at)
+    at = builder.gep(memory, [ir.Constant(integer(32), 0), ir.Constant(integer(32), place)])
+    return widened(builder, dtype, builder.load(at)) if is_half(dtype) else context.unpack_value(builder, dtype, at)
 
 
 def _copy(builder: Any, pointer: Any, words: Any, count: int, wanted: Any) -> None:
@@ -81,24 +46,24 @@ def _copy(builder: Any, pointer: Any, words: Any, count: int, wanted: Any) -> No
     # "&": an output that is written before the address is read must not share the address's register.
     mark = "=r" if wanted is None else "=&r"
     constraints = ",".join([mark] * width + ["l"] + (["r"] if wanted is not None else []))
-    result = _int(32) if width == 1 else ir.LiteralStructType([_int(32)] * width)
+    result = integer(32) if width == 1 else ir.LiteralStructType([integer(32)] * width)
     for first in range(0, count, width):
-        args = [builder.gep(pointer, [ir.Constant(_int(32), 4 * first)])] + ([wanted] if wanted is not None else [])
-        got = _asm(builder, result, load, constraints, args)
+        args = [builder.gep(pointer, [ir.Constant(integer(32), 4 * first)])] + ([wanted] if wanted is not None else [])
+        got = asm(builder, result, load, constraints, args)
         for i in range(width):
             word = got if width == 1 else builder.extract_value(got, i)
-            builder.store(word, builder.gep(words, [ir.Constant(_int(32), first + i)]))
+            builder.store(word, builder.gep(words, [ir.Constant(integer(32), first + i)]))
 
 
 def _load_four(context: Any, builder: Any, signature: Any, array: Any, index: Any, wanted: Any = None) -> Any:
     array_type, index_type = signature.args[:2]
     dtype = array_type.dtype
-    element = _int(16) if _is_half(dtype) else context.get_data_type(dtype)
+    element = integer(16) if is_half(dtype) else context.get_data_type(dtype)
     memory = cgutils.alloca_once(builder, ir.ArrayType(element, 4))
     memory.align = ALIGNMENT
-    size = 2 if _is_half(dtype) else context.get_abi_sizeof(element)
-    pointer = _pointer(context, builder, array_type, array, index_type, index)
-    _copy(builder, pointer, builder.bitcast(memory, _int(32).as_pointer()), size, wanted)
+    size = 2 if is_half(dtype) else context.get_abi_sizeof(element)
+    pointer = pointer_to(context, builder, array_type, array, index_type, index)
+    _copy(builder, pointer, builder.bitcast(memory, integer(32).as_pointer()), size, wanted)
     values = [_unpacked(context, builder, dtype, memory, i) for i in range(4)]
     return context.make_tuple(builder, signature.return_type, values)
 
@@ -110,7 +75,7 @@ def load4(_: Any, array: Any, index: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _load_four(context, builder, signature, *args)
 
-    return types.UniTuple(_loaded(array.dtype), 4)(array, index), codegen
+    return types.UniTuple(loaded_type(array.dtype), 4)(array, index), codegen
 
 
 @intrinsic
@@ -118,32 +83,32 @@ def load4_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
     """Return `load4` if *wanted*, else zeros without an access. There is no branch, so that several loads overlap."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _int(32))
+        flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), integer(32))
         inner = signature.return_type(*signature.args[1:])
         return _load_four(context, builder, inner, args[1], args[2], flag)
 
-    return types.UniTuple(_loaded(array.dtype), 4)(wanted, array, index), codegen
+    return types.UniTuple(loaded_type(array.dtype), 4)(wanted, array, index), codegen
 
 
 def _load_one(context: Any, builder: Any, signature: Any, array: Any, index: Any, wanted: Any = None) -> Any:
     array_type, index_type = signature.args[:2]
     dtype = array_type.dtype
-    pointer = _pointer(context, builder, array_type, array, index_type, index)
-    element = _int(16) if _is_half(dtype) else context.get_data_type(dtype)
-    size = 2 if _is_half(dtype) else context.get_abi_sizeof(element)
+    pointer = pointer_to(context, builder, array_type, array, index_type, index)
+    element = integer(16) if is_half(dtype) else context.get_data_type(dtype)
+    size = 2 if is_half(dtype) else context.get_abi_sizeof(element)
     memory = cgutils.alloca_once(builder, ir.ArrayType(element, 1))
     bits, name, mark = _UNITS.get(size, _UNITS[8])
-    unit = _int(bits)
+    unit = integer(bits)
     load = f"ld.global.nc.{name} $0, [$1];"
     if wanted is not None:
         move = f"mov.{'b16' if size < 4 else name} $0, 0;"
         load = f"{{ .reg .pred p; setp.ne.b32 p, $2, 0; {move} @p {load} }}"
     constraints = f"={mark},l" if wanted is None else f"=&{mark},l,r"
     for first in range(0, size, 8):
-        at = builder.gep(pointer, [ir.Constant(_int(32), first)])
-        got = _asm(builder, unit, load, constraints, [at] if wanted is None else [at, wanted])
-        got = builder.trunc(got, _int(8)) if size == 1 else got
-        place = builder.gep(builder.bitcast(memory, _int(8).as_pointer()), [ir.Constant(_int(32), first)])
+        at = builder.gep(pointer, [ir.Constant(integer(32), first)])
+        got = asm(builder, unit, load, constraints, [at] if wanted is None else [at, wanted])
+        got = builder.trunc(got, integer(8)) if size == 1 else got
+        place = builder.gep(builder.bitcast(memory, integer(8).as_pointer()), [ir.Constant(integer(32), first)])
         builder.store(got, builder.bitcast(place, got.type.as_pointer()))
     return _unpacked(context, builder, dtype, memory, 0)
 
@@ -160,7 +125,7 @@ def load(_: Any, array: Any, index: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return _load_one(context, builder, signature, *args)
 
-    return _loaded(array.dtype)(array, index), codegen
+    return loaded_type(array.dtype)(array, index), codegen
 
 
 @intrinsic
@@ -168,17 +133,17 @@ def load_if(_: Any, wanted: Any, array: Any, index: Any) -> Any:
     """Return `load` if *wanted*, else zero without an access."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), _int(32))
+        flag = builder.zext(context.cast(builder, args[0], signature.args[0], types.boolean), integer(32))
         inner = signature.return_type(*signature.args[1:])
         return _load_one(context, builder, inner, args[1], args[2], flag)
 
-    return _loaded(array.dtype)(wanted, array, index), codegen
+    return loaded_type(array.dtype)(wanted, array, index), codegen
 
 
 def _is_aligned(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-    address = builder.ptrtoint(_pointer(context, builder, signature.args[0], args[0]), _int(64))
-    low = builder.and_(address, ir.Constant(_int(64), ALIGNMENT - 1))
-    return builder.icmp_unsigned("==", low, ir.Constant(_int(64), 0))
+    address = builder.ptrtoint(pointer_to(context, builder, signature.args[0], args[0]), integer(64))
+    low = builder.and_(address, ir.Constant(integer(64), ALIGNMENT - 1))
+    return builder.icmp_unsigned("==", low, ir.Constant(integer(64), 0))
 
 
 @intrinsic
@@ -197,7 +162,7 @@ def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, index_type, value_type = signature.args
         dtype = array_type.dtype
-        pointer = _pointer(context, builder, array_type, args[0], index_type, args[1])
+        pointer = pointer_to(context, builder, array_type, args[0], index_type, args[1])
         value = context.cast(builder, args[2], value_type, dtype)
         if isinstance(dtype, types.Complex):
             number = context.make_complex(builder, dtype, value=value)
@@ -206,8 +171,8 @@ def add_to(_: Any, array: Any, index: Any, value: Any) -> Any:
             parts, part = [value], dtype
         name, mark = _REDUCTIONS[type(part) is types.Float, part.bitwidth]
         for i, one in enumerate(parts):
-            at = builder.gep(pointer, [ir.Constant(_int(32), i * part.bitwidth // 8)])
-            _asm(builder, ir.VoidType(), f"red.global.add.{name} [$0], $1;", f"l,{mark}", [at, one], effect=True)
+            at = builder.gep(pointer, [ir.Constant(integer(32), i * part.bitwidth // 8)])
+            asm(builder, ir.VoidType(), f"red.global.add.{name} [$0], $1;", f"l,{mark}", [at, one], effect=True)
         return context.get_dummy_value()
 
     return types.void(array, index, value), codegen
@@ -224,7 +189,7 @@ def adds_four(_: Any, array: Any) -> Any:
     """Return True if `add4_to` adds by one instruction: the array is aligned, and the GPU has the instruction."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        can = ir.Constant(_int(1), int(_has_compute_capability(ADDS_FOUR)))
+        can = ir.Constant(integer(1), int(_has_compute_capability(ADDS_FOUR)))
         return builder.and_(can, _is_aligned(context, builder, signature, args))
 
     return types.boolean(array), codegen
@@ -238,15 +203,15 @@ def add4_to(_: Any, array: Any, index: Any, values: Any) -> Any:
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, signature.args[0], args[0], signature.args[1], args[1])
+        pointer = pointer_to(context, builder, signature.args[0], args[0], signature.args[1], args[1])
         four = cgutils.unpack_tuple(builder, args[2], 4)
         if _has_compute_capability(ADDS_FOUR):
             text, constraints = "red.global.add.v4.f32 [$0], {$1, $2, $3, $4};", "l,f,f,f,f"
-            _asm(builder, ir.VoidType(), text, constraints, [pointer, *four], effect=True)
+            asm(builder, ir.VoidType(), text, constraints, [pointer, *four], effect=True)
             return context.get_dummy_value()
         for i, value in enumerate(four):
-            at = builder.gep(pointer, [ir.Constant(_int(32), 4 * i)])
-            _asm(builder, ir.VoidType(), "red.global.add.f32 [$0], $1;", "l,f", [at, value], effect=True)
+            at = builder.gep(pointer, [ir.Constant(integer(32), 4 * i)])
+            asm(builder, ir.VoidType(), "red.global.add.f32 [$0], $1;", "l,f", [at, value], effect=True)
         return context.get_dummy_value()
 
     return types.void(array, index, types.UniTuple(types.float32, 4)), codegen
@@ -272,16 +237,16 @@ def prefetch(_: Any, array: Any, first: Any, count: Any) -> Any:
         if not _has_compute_capability(_PREFETCHES):
             return context.get_dummy_value()
         array_type, first_type, count_type = signature.args
-        pointer = _pointer(context, builder, array_type, args[0], first_type, args[1])
-        begin = builder.ptrtoint(pointer, _int(64))
+        pointer = pointer_to(context, builder, array_type, args[0], first_type, args[1])
+        begin = builder.ptrtoint(pointer, integer(64))
         size = context.get_abi_sizeof(context.get_data_type(array_type.dtype))
         count = context.cast(builder, args[2], count_type, types.int64)
-        end = builder.add(begin, builder.mul(count, ir.Constant(_int(64), size)))
+        end = builder.add(begin, builder.mul(count, ir.Constant(integer(64), size)))
         # The instruction takes addresses and sizes that are multiples of 16.
-        begin, end = (builder.and_(at, ir.Constant(_int(64), -16)) for at in (begin, end))
-        length = builder.trunc(builder.sub(end, begin), _int(32))
+        begin, end = (builder.and_(at, ir.Constant(integer(64), -16)) for at in (begin, end))
+        length = builder.trunc(builder.sub(end, begin), integer(32))
         text = "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p cp.async.bulk.prefetch.L2.global [$0], $1; }"
-        _asm(builder, ir.VoidType(), text, "l,r", [begin, length], effect=True)
+        asm(builder, ir.VoidType(), text, "l,r", [begin, length], effect=True)
         return context.get_dummy_value()
 
     return types.void(array, first, count), codegen
@@ -297,10 +262,10 @@ def add_released(_: Any, array: Any, index: Any, value: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, index_type, value_type = signature.args
-        pointer = _pointer(context, builder, array_type, args[0], index_type, args[1])
+        pointer = pointer_to(context, builder, array_type, args[0], index_type, args[1])
         value = context.cast(builder, args[2], value_type, types.int32)
         text = "red.release.gpu.global.add.u32 [$0], $1;"
-        _asm(builder, ir.VoidType(), text, "l,r,~{memory}", [pointer, value], effect=True)
+        asm(builder, ir.VoidType(), text, "l,r,~{memory}", [pointer, value], effect=True)
         return context.get_dummy_value()
 
     return types.void(array, index, value), codegen
@@ -312,9 +277,9 @@ def load_acquired(_: Any, array: Any, index: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, index_type = signature.args
-        pointer = _pointer(context, builder, array_type, args[0], index_type, args[1])
+        pointer = pointer_to(context, builder, array_type, args[0], index_type, args[1])
         text = "ld.acquire.gpu.global.u32 $0, [$1];"
-        return _asm(builder, _int(32), text, "=r,l,~{memory}", [pointer], effect=True)
+        return asm(builder, integer(32), text, "=r,l,~{memory}", [pointer], effect=True)
 
     return types.int32(array, index), codegen
 
@@ -328,11 +293,11 @@ def store_stamped(_: Any, array: Any, index: Any, stamp: Any, value: Any) -> Any
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, index_type, stamp_type, value_type = signature.args
-        pointer = _pointer(context, builder, array_type, args[0], index_type, builder.shl(args[1], args[1].type(1)))
-        high = builder.zext(context.cast(builder, args[2], stamp_type, types.uint32), _int(64))
-        low = builder.zext(context.cast(builder, args[3], value_type, types.uint32), _int(64))
-        word = builder.or_(builder.shl(high, ir.Constant(_int(64), 32)), low)
-        _asm(
+        pointer = pointer_to(context, builder, array_type, args[0], index_type, builder.shl(args[1], args[1].type(1)))
+        high = builder.zext(context.cast(builder, args[2], stamp_type, types.uint32), integer(64))
+        low = builder.zext(context.cast(builder, args[3], value_type, types.uint32), integer(64))
+        word = builder.or_(builder.shl(high, ir.Constant(integer(64), 32)), low)
+        asm(
             builder, ir.VoidType(), "st.relaxed.gpu.global.u64 [$0], $1;", "l,l,~{memory}", [pointer, word], effect=True
         )
         return context.get_dummy_value()
@@ -346,10 +311,10 @@ def load_stamped(_: Any, array: Any, index: Any) -> Any:
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array_type, index_type = signature.args
-        pointer = _pointer(context, builder, array_type, args[0], index_type, builder.shl(args[1], args[1].type(1)))
+        pointer = pointer_to(context, builder, array_type, args[0], index_type, builder.shl(args[1], args[1].type(1)))
         text = "ld.relaxed.gpu.global.u64 $0, [$1];"
-        word = _asm(builder, _int(64), text, "=l,l,~{memory}", [pointer], effect=True)
-        high = builder.trunc(builder.lshr(word, ir.Constant(_int(64), 32)), _int(32))
-        return context.make_tuple(builder, signature.return_type, [high, builder.trunc(word, _int(32))])
+        word = asm(builder, integer(64), text, "=l,l,~{memory}", [pointer], effect=True)
+        high = builder.trunc(builder.lshr(word, ir.Constant(integer(64), 32)), integer(32))
+        return context.make_tuple(builder, signature.return_type, [high, builder.trunc(word, integer(32))])
 
     return types.UniTuple(types.int32, 2)(array, index), codegen
