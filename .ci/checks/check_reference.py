@@ -28,6 +28,7 @@ PUBLIC = {
 #: Packages whose functions must document the shape and dtype of each argument, except for the arguments listed.
 ARRAY_FUNCTIONS = {
     "sparse": frozenset({"shape", "transpose", "backend", "rng", "draw", "mean"})
+    | {"rule", "params"}
     | {"network", "state", "parameters", "key", "steps", "piece", "inputs", "record", "progress"}
 }
 #: Words that document a dtype.

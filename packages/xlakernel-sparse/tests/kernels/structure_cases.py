@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import ModuleType
-from typing import ClassVar
-
-import jax
 import numpy as np
 import pytest
 from grids import DTYPES, KINDS, LARGE, NARROW, STRUCTURES, each_index, slow_but, struct
+from on_backend import OnBackend
 from structures import draw, equal_weight, numbers, wide_of
 
 
-class StructureCases:
-    """Tests of structures, lines and active elements. Subclass it as ``TestMyBackend``.
-
-    Attributes:
-      generators: the backend's module of generators.
-      platform: the JAX platform that its kernels run on.
-      unsupported: generator, dtype, or ``"generator/dtype"`` → the reason why the backend cannot.
-    """
-
-    generators: ClassVar[ModuleType]
-    platform: ClassVar[str] = "cpu"
-    unsupported: ClassVar[Mapping[str, str]] = {}
-
-    @pytest.fixture(autouse=True)
-    def _on_the_platform_with_64_bits(self):
-        before = jax.config.jax_default_device
-        jax.config.update("jax_default_device", jax.devices(self.platform)[0])
-        with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
-            yield
-        jax.config.update("jax_default_device", before)
+class StructureCases(OnBackend):
+    """Tests of structures, lines and active elements. Subclass it as ``TestMyBackend``."""
 
     def test_unsupported_cases_have_names_and_reasons(self):
         generators = (
@@ -43,12 +21,6 @@ class StructureCases:
             generator, _, dtype = name.rpartition("/")
             assert dtype in (*DTYPES, *NARROW, *(() if generator else generators)), name
             assert generator in ("", *generators) and reason.strip(), name
-
-    def generator(self, name, dtype="float32"):
-        for key in (name, str(dtype), f"{name}/{dtype}"):
-            if key in self.unsupported:
-                pytest.skip(f"{key}: {self.unsupported[key]}")
-        return getattr(self.generators, name)
 
     def check_places(self, structure):
         indices, indptr, size = structure.indices, structure.indptr, structure.indices.size

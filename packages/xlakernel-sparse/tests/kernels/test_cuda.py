@@ -10,6 +10,7 @@ pytest.importorskip("numba_cuda")
 from conformance import KernelCases
 from grids import each_weight, struct
 from structures import Structure, assert_sums, draw, numbers, operand_of, sum_entries
+from updates import UpdateCases
 
 from xlakernel.cuda._kernels.recipe import COMPILER
 from xlakernel.sparse.kernels import cuda as generators
@@ -19,6 +20,7 @@ from xlakernel.sparse.kernels.cuda import (
     gather,
     gather_matrix,
     launches,
+    plasticity,
     sampled,
     scatter,
     scatter_matrix,
@@ -231,6 +233,12 @@ class TestCuda(KernelCases):
         self.check_batch(operand, transpose=True, homogeneous=homogeneous)
 
 
+@pytest.mark.gpu
+class TestCudaUpdates(UpdateCases):
+    generators = generators
+    platform = "cuda"
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int8", "int32"])
 @pytest.mark.parametrize("columns", [0, 1, 5, 50_000, 65_537, 1_000_000])
 def test_a_block_of_columns_fits_into_shared_memory_and_into_16_bits(columns, dtype):
@@ -323,6 +331,8 @@ def test_kernels_can_be_exported(homogeneous):
         gather._kernel("dense", kind, homogeneous),
         gather._staged_kernel("dense", kind, homogeneous),
         gather_matrix._kernel("dense", kind, homogeneous, 8, True),
+        plasticity._dense_kernel(kind, "", False),
+        plasticity._lines_kernel(kind, "each", homogeneous),
         sampled._kernel(kind, 4, "u"),
         scatter._kernel("binary", kind, homogeneous),
         scatter_matrix._kernel("binary", kind, homogeneous, 8),

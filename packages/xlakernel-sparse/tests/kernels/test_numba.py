@@ -7,6 +7,7 @@ import pytest
 from conformance import KernelCases
 from numba.core.registry import CPUDispatcher
 from structure_cases import StructureCases
+from updates import UpdateCases
 
 from xlakernel.core import debug_mode
 from xlakernel.numba._recipe import COMPILER
@@ -20,13 +21,14 @@ from xlakernel.sparse.kernels.numba import (
     lines,
     matrix,
     places,
+    plasticity,
     prepared,
     procedural,
     sampled,
     scatter,
 )
 
-ROOMS = (conversion, events, gather, lines, matrix, places, prepared, procedural, sampled, scatter)
+ROOMS = (conversion, events, gather, lines, matrix, places, plasticity, prepared, procedural, sampled, scatter)
 # Functions that kernels of several rooms call.
 SHARED = {"add_private", "clear", "gather_row", "gather_rows", "no_order", "scatter_active", "scatter_rows"}
 KERNELS = {
@@ -43,6 +45,10 @@ class TestNumba(KernelCases):
 
 class TestPlainJax(StructureCases):
     generators = reference
+
+
+class TestNumbaUpdates(UpdateCases):
+    generators = generators
 
 
 OPERANDS = {"dense": jnp.asarray, "binary": lambda x: BinaryArray(x > 0), "weighted": WeightedArray}

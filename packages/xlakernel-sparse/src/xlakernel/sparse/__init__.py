@@ -23,6 +23,14 @@ from .operators.csr import csrmv as csrmv
 from .operators.csr import weighted_csrmm as weighted_csrmm
 from .operators.csr import weighted_csrmv as weighted_csrmv
 from .operators.lines import csr_slice_rows as csr_slice_rows
+from .operators.plasticity.compressed import update_csc_on_binary_post as update_csc_on_binary_post
+from .operators.plasticity.compressed import update_csc_on_binary_pre as update_csc_on_binary_pre
+from .operators.plasticity.compressed import update_csr_on_binary_post as update_csr_on_binary_post
+from .operators.plasticity.compressed import update_csr_on_binary_pre as update_csr_on_binary_pre
+from .operators.plasticity.dense import update_dense_on_binary_post as update_dense_on_binary_post
+from .operators.plasticity.dense import update_dense_on_binary_pre as update_dense_on_binary_pre
+from .operators.plasticity.rules import csr_apply_on_post as csr_apply_on_post
+from .operators.plasticity.rules import csr_apply_on_pre as csr_apply_on_pre
 from .operators.sampled import csr_sddmm as csr_sddmm
 
 __all__ = [
@@ -40,12 +48,20 @@ __all__ = [
     "__version__",
     "binary_csrmm",
     "binary_csrmv",
+    "csr_apply_on_post",
+    "csr_apply_on_pre",
     "csr_sddmm",
     "csr_slice_rows",
     "csr_to_csc",
     "csr_transpose",
     "csrmm",
     "csrmv",
+    "update_csc_on_binary_post",
+    "update_csc_on_binary_pre",
+    "update_csr_on_binary_post",
+    "update_csr_on_binary_pre",
+    "update_dense_on_binary_post",
+    "update_dense_on_binary_pre",
     "weighted_csrmm",
     "weighted_csrmv",
 ]

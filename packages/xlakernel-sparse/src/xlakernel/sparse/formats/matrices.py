@@ -13,9 +13,9 @@ from xlakernel.core.errors import ArgumentError
 
 from ..operators.arguments import as_integer, check_shape
 from .arithmetic import Arithmetic
-from .compressed import Compressed
 from .coordinates import Coordinates
 from .interchange import coordinates_of_bcoo, coordinates_of_dense, rows_of_bcsr, scipy_matrix
+from .plastic import Plastic
 from .random import draw_data, draw_structure, two_keys
 from .selection import select
 from .sharded import ShardedMatrix, shard
@@ -225,7 +225,7 @@ class SparseMatrix(Arithmetic):
         return BCSR((jnp.broadcast_to(rows.data, rows.nnz), columns, rows.indptr), shape=self.shape)
 
 
-class _CompressedMatrix(Compressed, SparseMatrix):
+class _CompressedMatrix(Plastic, SparseMatrix):
     """A matrix in compressed rows or columns, which can be spread over devices."""
 
     __slots__ = ()

@@ -10,6 +10,7 @@ from ..reference import transpose as transpose
 from ..reference import transpose_with_data as transpose_with_data
 from .blocked import blocked_product as blocked_product
 from .launches import shared_bytes as shared_bytes
+from .plasticity import trace_update as trace_update
 from .procedural import procedural_product as procedural_product
 from .product import compact_product as compact_product
 from .product import product as product

@@ -11,5 +11,6 @@ from ._generators import procedural_product as procedural_product
 from ._generators import product as product
 from ._generators import sampled_product as sampled_product
 from ._generators import slice_rows as slice_rows
+from ._generators import trace_update as trace_update
 from ._generators import transpose as transpose
 from ._generators import transpose_with_data as transpose_with_data

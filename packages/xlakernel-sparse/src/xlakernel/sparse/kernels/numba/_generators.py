@@ -12,7 +12,20 @@ import jax.numpy as jnp
 from xlakernel.numba import numba_kernel
 
 from ...operators.connections import Rule, walk_of
-from . import conversion, events, gather, lines, matrix, places, prepared, procedural, sampled, scatter
+from ...operators.plasticity.update import STRUCTURES
+from . import (
+    conversion,
+    events,
+    gather,
+    lines,
+    matrix,
+    places,
+    plasticity,
+    prepared,
+    procedural,
+    sampled,
+    scatter,
+)
 
 # transposed, rank of the operand, True if zeros are skipped → kernel
 _PRODUCTS = {
@@ -40,6 +53,13 @@ _DRAWN = {
 }
 # The factor whose zeros are skipped → kernel
 _SAMPLED = {"": sampled.sample, "u": sampled.sample_active_rows, "v": sampled.sample_active_columns}
+# Layout → kernel without and with limits
+_UPDATES = {
+    "lines": (plasticity.update_lines, plasticity.update_lines_within),
+    "permuted": (plasticity.update_permuted, plasticity.update_permuted_within),
+    "rows": (plasticity.update_rows, plasticity.update_rows_within),
+    "columns": (plasticity.update_columns, plasticity.update_columns_within),
+}
 
 
 def product(
@@ -135,6 +155,20 @@ def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int], events: str 
     """
     (out,) = outs
     return numba_kernel(_SAMPLED[events], out)
+
+
+def trace_update(outs: Sequence[Any], *, layout: str) -> Callable[..., Any]:
+    """Return a function ``f(data, *structure, trace, active, *limits)`` that updates the weights at active events."""
+    (out,) = outs
+
+    def call(data: Any, *others: Any) -> Any:
+        count = STRUCTURES[layout] + 2
+        limits = [x.reshape(1, 1) if x.shape == (1,) else x.reshape(-1) for x in others[count:]]
+        flat = jax.ShapeDtypeStruct((out.size,), out.dtype)
+        run = numba_kernel(_UPDATES[layout][bool(limits)], flat, input_output_aliases={0: 0})
+        return run(data.reshape(-1), *others[:count], *limits).reshape(out.shape)
+
+    return call
 
 
 def transpose(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:

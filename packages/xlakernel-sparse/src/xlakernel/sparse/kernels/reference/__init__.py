@@ -7,6 +7,7 @@ from .lines import gather_rows as gather_rows
 from .lines import slice_rows as slice_rows
 from .places import entry_rows as entry_rows
 from .places import first_of_places as first_of_places
+from .plasticity import trace_update as trace_update
 from .procedural import procedural_product as procedural_product
 from .products import active_indices as active_indices
 from .products import compact_product as compact_product

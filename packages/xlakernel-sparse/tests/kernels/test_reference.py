@@ -1,0 +1,9 @@
+"""The kernels in plain JAX, which other tests take as the oracle."""
+
+from updates import UpdateCases
+
+from xlakernel.sparse.kernels import reference
+
+
+class TestReferenceUpdates(UpdateCases):
+    generators = reference
