@@ -28,7 +28,7 @@ PUBLIC = {
 #: Packages whose functions must document the shape and dtype of each argument, except for the arguments listed.
 ARRAY_FUNCTIONS = {
     "sparse": frozenset({"shape", "transpose", "backend", "rng", "draw", "mean"})
-    | {"rule", "params"}
+    | {"rule", "params", "weighted"}
     | {"network", "state", "parameters", "key", "steps", "piece", "inputs", "record", "progress"}
 }
 #: Words that document a dtype.

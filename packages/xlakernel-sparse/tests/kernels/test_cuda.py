@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("numba_cuda")
 
 from conformance import KernelCases
+from deliveries import DeliveryCases
 from grids import each_weight, struct
 from structures import Structure, assert_sums, draw, numbers, operand_of, sum_entries
 from updates import UpdateCases
@@ -17,6 +18,7 @@ from xlakernel.sparse.kernels import cuda as generators
 from xlakernel.sparse.kernels.cuda import (
     blocked,
     blocked_product,
+    delays,
     gather,
     gather_matrix,
     launches,
@@ -239,6 +241,12 @@ class TestCudaUpdates(UpdateCases):
     platform = "cuda"
 
 
+@pytest.mark.gpu
+class TestCudaDeliveries(DeliveryCases):
+    generators = generators
+    platform = "cuda"
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex128", "int8", "int32"])
 @pytest.mark.parametrize("columns", [0, 1, 5, 50_000, 65_537, 1_000_000])
 def test_a_block_of_columns_fits_into_shared_memory_and_into_16_bits(columns, dtype):
@@ -327,6 +335,7 @@ def test_kernels_can_be_exported(homogeneous):
     kind = np.float32
     kernels = [
         blocked._kernel(kind, homogeneous),
+        delays._kernel("binary", kind, homogeneous, one_delay=False),
         gather._events_kernel(kind, homogeneous),
         gather._kernel("dense", kind, homogeneous),
         gather._staged_kernel("dense", kind, homogeneous),

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from conformance import KernelCases
+from deliveries import DeliveryCases
 from numba.core.registry import CPUDispatcher
 from structure_cases import StructureCases
 from updates import UpdateCases
@@ -16,6 +17,7 @@ from xlakernel.sparse.kernels import numba as generators
 from xlakernel.sparse.kernels import reference
 from xlakernel.sparse.kernels.numba import (
     conversion,
+    delays,
     events,
     gather,
     lines,
@@ -28,7 +30,7 @@ from xlakernel.sparse.kernels.numba import (
     scatter,
 )
 
-ROOMS = (conversion, events, gather, lines, matrix, places, plasticity, prepared, procedural, sampled, scatter)
+ROOMS = (conversion, delays, events, gather, lines, matrix, places, plasticity, prepared, procedural, sampled, scatter)
 # Functions that kernels of several rooms call.
 SHARED = {"add_private", "clear", "gather_row", "gather_rows", "no_order", "scatter_active", "scatter_rows"}
 KERNELS = {
@@ -48,6 +50,10 @@ class TestPlainJax(StructureCases):
 
 
 class TestNumbaUpdates(UpdateCases):
+    generators = generators
+
+
+class TestNumbaDeliveries(DeliveryCases):
     generators = generators
 
 

@@ -22,6 +22,7 @@ from .operators.csr import csrmm as csrmm
 from .operators.csr import csrmv as csrmv
 from .operators.csr import weighted_csrmm as weighted_csrmm
 from .operators.csr import weighted_csrmv as weighted_csrmv
+from .operators.delays import csr_delay_deliver as csr_delay_deliver
 from .operators.lines import csr_slice_rows as csr_slice_rows
 from .operators.plasticity.compressed import update_csc_on_binary_post as update_csc_on_binary_post
 from .operators.plasticity.compressed import update_csc_on_binary_pre as update_csc_on_binary_pre
@@ -50,6 +51,7 @@ __all__ = [
     "binary_csrmv",
     "csr_apply_on_post",
     "csr_apply_on_pre",
+    "csr_delay_deliver",
     "csr_sddmm",
     "csr_slice_rows",
     "csr_to_csc",

@@ -12,6 +12,7 @@ import numpy as np
 from xlakernel.core.errors import ArgumentError
 
 from ..operators.arguments import as_integer, check_shape
+from ..operators.delays import deliver
 from .arithmetic import Arithmetic
 from .coordinates import Coordinates
 from .interchange import coordinates_of_bcoo, coordinates_of_dense, rows_of_bcsr, scipy_matrix
@@ -295,6 +296,26 @@ class CSR(_CompressedMatrix):
     def T(self) -> CSC:
         """The transposed matrix, in compressed columns, which shares the arrays."""
         return CSC._of(**self._transposed())
+
+    def delay_deliver(self, ring: Any, events: Any, delays: Any, t: Any, *, weighted: bool | None = None) -> jax.Array:
+        """Add the weights of active rows to a ring buffer, each after its delay; see `csr_delay_deliver`.
+
+        Args:
+          ring: sums that arrive in later steps, ``(slots, columns)``; integers, real or complex numbers.
+          events: bool, integers or real numbers, ``(rows,)``, or an event array.
+          delays: delays in steps, ``(nnz,)``, or ``()`` if all are equal; integers from 1 to ``slots - 1``.
+          t: the step, an integer, ``()``.
+          weighted: True: an active row adds its weights times the value of its event; None: True for event arrays with
+            values.
+
+        Raises:
+          ShapeError: if lengths do not fit.
+          DtypeError: if a dtype is not supported, or *delays* or *t* are not integers.
+          ArgumentError: if a known delay is out of range, or *weighted* contradicts the kind of *events*.
+        """
+        self._check_single()
+        arrays = self.data, *self.structure, delays, t
+        return deliver("CSR.delay_deliver", ring, events, *arrays, self.shape, weighted, None)
 
 
 @jax.tree_util.register_pytree_with_keys_class

@@ -15,6 +15,7 @@ precision if T is float32, and `Operand.kernel_input` has prepared *x*.
 ``sampled_product``     ``shape, events``: ``f(indices, indptr, u, v)``
 ``transpose``           ``shape``: ``f(indices, indptr)``
 ``transpose_with_data`` ``shape``: ``f(data, indices, indptr)``
+``delay_delivery``      ``operand, homogeneous``: ``f(ring, data, indices, indptr, delays, t, x)``
 ``trace_update``        ``layout``: ``f(data, *structure, trace, active, *limits)``, see `plasticity.update`
 ====================== =====================================================================================
 """

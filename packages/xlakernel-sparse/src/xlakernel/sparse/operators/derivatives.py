@@ -54,7 +54,7 @@ def sum_of(parts: Sequence[Any], result: Any) -> Any:
 
 
 @jax.jit
-def _active_product(cotangent: jax.Array, values: jax.Array, active: jax.Array) -> Any:
+def active_product(cotangent: jax.Array, values: jax.Array, active: jax.Array) -> Any:
     """Return *cotangent* times *values*, 0 where *active* is False.
 
     The derivative with respect to *values* is not masked: it is *cotangent* everywhere.
@@ -66,7 +66,7 @@ _product_where_active = with_tangents(
     "product where active",
     lambda cotangent, values, active: [jnp.where(active, cotangent * values, 0)],
     lambda primals, _, tangents: [primals[0] * tangents[1]],
-    Group((0,), lambda arguments, cotangents: [_active_product(*cotangents, *arguments[1:])]),
+    Group((0,), lambda arguments, cotangents: [active_product(*cotangents, *arguments[1:])]),
 )
 
 
@@ -113,7 +113,7 @@ def _define_product(products: Mapping[Operand, ProductPair], operand: Operand, r
                 (reached,) = binary.primitive.bind(one, *structure, active, outs=outs, dispatch=dispatch, **static)
             if operand is DENSE:
                 # Mask the cotangent too: rows without entries have no derivative with respect to *x* either, but the
-                # derivative of `_active_product` with respect to *of_ones* is not masked.
+                # derivative of `active_product` with respect to *of_ones* is not masked.
                 cotangent = jnp.where(reached != 0, cotangent, 0)
             found[0] = of_equal_weight(cotangent, of_ones, reached, data)
         else:
@@ -132,7 +132,7 @@ def of_equal_weight(cotangent: Any, of_ones: Any, reached: Any, data: Any) -> An
     Elements of the result where *reached* is 0 are left out: their rows have no entries, or no active events, and
     contribute nothing.
     """
-    terms = _active_product(cotangent, of_ones, reached != 0)
+    terms = active_product(cotangent, of_ones, reached != 0)
     return jnp.sum(terms, dtype=of_ones.dtype).reshape(1).astype(data.aval.dtype)
 
 

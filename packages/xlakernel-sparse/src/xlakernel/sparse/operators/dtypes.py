@@ -23,6 +23,17 @@ def check_dtype(caller: str, what: str, dtype: Any) -> None:
         raise DtypeError(f"{caller}: {what} is of dtype {dtype.name}; allowed: {', '.join(SUPPORTED)}.{hint}")
 
 
+def check_convertible(caller: str, what: str, given: Any, dtype: Any, holder: str) -> None:
+    """Raise `DtypeError` if numbers of the dtype *given* lose a fraction or an imaginary part in *dtype*.
+
+    The message names the *holder* of the numbers.
+    """
+    check_dtype(caller, what, given)
+    kinds = (jnp.inexact, jnp.complexfloating)
+    if any(jnp.issubdtype(given, kind) and not jnp.issubdtype(dtype, kind) for kind in kinds):
+        raise DtypeError(f"{caller}: {what} is of dtype {given}; {holder} of dtype {dtype} cannot hold its numbers.")
+
+
 def accumulator(dtype: Any) -> Any:
     """Return the dtype in which numbers of *dtype* are summed: float32 for half precision, else the same."""
     return jnp.dtype("float32") if jnp.dtype(dtype).name in _HALF else jnp.dtype(dtype)

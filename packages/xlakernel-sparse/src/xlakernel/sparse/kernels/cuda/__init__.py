@@ -9,6 +9,7 @@ from ..reference import slice_rows as slice_rows
 from ..reference import transpose as transpose
 from ..reference import transpose_with_data as transpose_with_data
 from .blocked import blocked_product as blocked_product
+from .delays import delay_delivery as delay_delivery
 from .launches import shared_bytes as shared_bytes
 from .plasticity import trace_update as trace_update
 from .procedural import procedural_product as procedural_product

@@ -133,7 +133,6 @@ def trace_update(outs: Sequence[jax.ShapeDtypeStruct], *, layout: str) -> Callab
     """
     (out,) = outs
     kind = accumulator(out.dtype).type
-    flat = jax.ShapeDtypeStruct((out.size,), out.dtype)
 
     def update(data: Any, *others: Any) -> Any:
         count = STRUCTURES[layout]
@@ -141,18 +140,18 @@ def trace_update(outs: Sequence[jax.ShapeDtypeStruct], *, layout: str) -> Callab
         if not data.size or not trace.size or not active.size:
             return data
         form = "" if not limits else "shared" if limits[0].shape == (1,) else "each"
-        lower, upper = [limit.reshape(-1) for limit in limits] or (trace, trace)  # unused without limits
+        lower, upper = limits or (trace, trace)  # unused without limits
         ends = (trace, active, lower, upper)
         if layout in ("rows", "columns"):
-            run = _dense_launch(_dense_kernel(kind, form, layout == "columns"), flat, out.shape)
+            run = _dense_launch(_dense_kernel(kind, form, layout == "columns"), out)
             rows, columns = out.shape
-            return run(data.reshape(-1), *ends, rows=rows, columns=columns).reshape(out.shape)
+            return run(data, *ends, rows=rows, columns=columns)  # not reshaped: XLA would copy the matrix
         indices, indptr, *permutation = structure
         permutation = permutation or [indices]  # unused without a permutation
         blocks = min(_BLOCKS * multiprocessors(), blocks_of(active.size + indices.size, _LEAST * _SHARES))
         run = numba_cuda_kernel(
             _lines_kernel(kind, form, layout == "permuted"),
-            flat,
+            out,
             grid=blocks,
             block=_THREADS,
             shared_mem=kept_whole(),
@@ -164,12 +163,12 @@ def trace_update(outs: Sequence[jax.ShapeDtypeStruct], *, layout: str) -> Callab
     return update
 
 
-def _dense_launch(kernel: Any, flat: jax.ShapeDtypeStruct, shape: tuple[int, ...]) -> Callable[..., Any]:
-    rows, columns = shape
+def _dense_launch(kernel: Any, out: jax.ShapeDtypeStruct) -> Callable[..., Any]:
+    rows, columns = out.shape
     strips = blocks_of(columns, _COLUMNS)
     return numba_cuda_kernel(
         kernel,
-        flat,
+        out,
         grid=(strips, min(rows, blocks_of(_DENSE_BLOCKS * multiprocessors(), strips))),
         block=_COLUMNS,
         shared_mem=kept_whole(),

@@ -15,6 +15,7 @@ from ...operators.connections import Rule, walk_of
 from ...operators.plasticity.update import STRUCTURES
 from . import (
     conversion,
+    delays,
     events,
     gather,
     lines,
@@ -157,6 +158,20 @@ def sampled_product(outs: Sequence[Any], *, shape: tuple[int, int], events: str 
     return numba_kernel(_SAMPLED[events], out)
 
 
+def delay_delivery(outs: Sequence[Any], *, operand: str, homogeneous: bool) -> Callable[..., Any]:
+    """Return a function ``f(ring, data, indices, indptr, delays, t, x)`` that adds the weights of active rows."""
+    (out,) = outs
+    kernel = delays.deliver_flags if operand == "binary" else delays.deliver_values
+    run = numba_kernel(kernel, out, input_output_aliases={0: 0})
+
+    def call(ring: Any, data: Any, indices: Any, indptr: Any, delay: Any, t: Any, x: Any) -> Any:
+        return run(
+            ring, _weights(data, homogeneous), indices, indptr, _weights(delay, delay.shape == (1,)), t, x
+        )  # fmt: skip
+
+    return call
+
+
 def trace_update(outs: Sequence[Any], *, layout: str) -> Callable[..., Any]:
     """Return a function ``f(data, *structure, trace, active, *limits)`` that updates the weights at active events."""
     (out,) = outs
@@ -164,9 +179,10 @@ def trace_update(outs: Sequence[Any], *, layout: str) -> Callable[..., Any]:
     def call(data: Any, *others: Any) -> Any:
         count = STRUCTURES[layout] + 2
         limits = [x.reshape(1, 1) if x.shape == (1,) else x.reshape(-1) for x in others[count:]]
-        flat = jax.ShapeDtypeStruct((out.size,), out.dtype)
-        run = numba_kernel(_UPDATES[layout][bool(limits)], flat, input_output_aliases={0: 0})
-        return run(data.reshape(-1), *others[:count], *limits).reshape(out.shape)
+        # A matrix is not reshaped: XLA would copy it.
+        return numba_kernel(_UPDATES[layout][bool(limits)], out, input_output_aliases={0: 0})(
+            data, *others[:count], *limits
+        )
 
     return call
 

@@ -132,14 +132,14 @@ def _update_rows(trace, flags, lower, upper, out):
 
 @njit(cache=True)
 def update_rows(data, trace, active, out):
-    """Add the trace to the active rows of a dense matrix, which is given row after row."""
-    _update_rows(trace, active, None, None, out)
+    """Add the trace to the active rows of a dense matrix."""
+    _update_rows(trace, active, None, None, out.reshape(-1))
 
 
 @njit(cache=True)
 def update_rows_within(data, trace, active, lower, upper, out):
     """Compute `update_rows` within limits."""
-    _update_rows(trace, active, lower, upper, out)
+    _update_rows(trace, active, lower, upper, out.reshape(-1))
 
 
 @njit
@@ -166,11 +166,11 @@ def _update_columns(trace, flags, lower, upper, out):
 
 @njit(cache=True)
 def update_columns(data, trace, active, out):
-    """Add the trace to the active columns of a dense matrix, which is given row after row."""
-    _update_columns(trace, active, None, None, out)
+    """Add the trace to the active columns of a dense matrix."""
+    _update_columns(trace, active, None, None, out.reshape(-1))
 
 
 @njit(cache=True)
 def update_columns_within(data, trace, active, lower, upper, out):
     """Compute `update_columns` within limits."""
-    _update_columns(trace, active, lower, upper, out)
+    _update_columns(trace, active, lower, upper, out.reshape(-1))

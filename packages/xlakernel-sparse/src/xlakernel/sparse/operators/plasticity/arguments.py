@@ -11,7 +11,7 @@ import numpy as np
 from xlakernel.core.errors import DtypeError, ShapeError
 
 from ..arguments import as_array, strong
-from ..dtypes import check_dtype
+from ..dtypes import check_convertible, check_dtype
 
 
 def check_weights(caller: str, weight: Any, shape: tuple[int, ...]) -> jax.Array:
@@ -65,16 +65,8 @@ def check_trace(caller: str, what: str, value: Any, length: int, shape: tuple[in
       DtypeError: if weights of *dtype* cannot hold its numbers.
     """
     array = check_vector(caller, what, value, length, shape)
-    check_convertible(caller, what, array.dtype, dtype)
+    check_convertible(caller, what, array.dtype, dtype, "weights")
     return array
-
-
-def check_convertible(caller: str, what: str, given: Any, dtype: Any) -> None:
-    """Raise `DtypeError` if numbers of the dtype *given* lose a fraction or an imaginary part in *dtype*."""
-    check_dtype(caller, what, given)
-    kinds = (jnp.inexact, jnp.complexfloating)
-    if any(jnp.issubdtype(given, kind) and not jnp.issubdtype(dtype, kind) for kind in kinds):
-        raise DtypeError(f"{caller}: {what} is of dtype {given}; weights of dtype {dtype} cannot hold its numbers.")
 
 
 def check_limits(caller: str, w_min: Any, w_max: Any, weight: jax.Array) -> tuple[jax.Array, ...]:
@@ -91,7 +83,7 @@ def check_limits(caller: str, w_min: Any, w_max: Any, weight: jax.Array) -> tupl
     found = []
     for what, value, none in (("w_min", w_min, -1), ("w_max", w_max, 1)):
         limit = _unlimited(weight.dtype, none) if value is None else as_array(caller, what, value)
-        check_convertible(caller, what, limit.dtype, weight.dtype)
+        check_convertible(caller, what, limit.dtype, weight.dtype, "weights")
         found.append(limit.astype(weight.dtype))
     shape = (1,) if all(limit.ndim == 0 for limit in found) else weight.shape
     try:
