@@ -16,6 +16,16 @@ _Entry = tuple[str, str | tuple[str, ...], float]
 _EVENT_RATES = ("0.1%", "1.0%", "10.0%")
 
 _DRAWN_RATES, _WEIGHTS = _EVENT_RATES[1:], ("equal weights", "uniform", "normal")
+_PLASTICITY: list[_Entry] = [
+    (f"update on {side}, {rate}{limits}", f"update on {side}, {rate}{limits}, brainevent", 0.7)
+    for side in ("pre", "post")
+    for rate in _EVENT_RATES[:2]
+    for limits in ("", ", within limits")
+]
+
+_DELAYS: list[_Entry] = [
+    (f"delivery with delays, {rate}", f"delivery with delays, {rate}, brainevent", 1.0) for rate in _EVENT_RATES
+]
 
 _CPU: dict[str, list[_Entry]] = {
     "vectors": [
@@ -40,9 +50,13 @@ _CPU: dict[str, list[_Entry]] = {
         for rate in _DRAWN_RATES
         for weights in _WEIGHTS
     ],
+    "plasticity": _PLASTICITY,
+    "delays": _DELAYS,
 }
 
 _CUDA: dict[str, list[_Entry]] = {
+    "plasticity": _PLASTICITY,
+    "delays": _DELAYS,
     "vectors": [
         ("CSR @ x, prepared", "CSR @ x, cuSPARSE", 0.35),
         ("CSR @ x", "CSR @ x, cuSPARSE", 0.8),

@@ -38,14 +38,13 @@ from _harness import (
     summary,
     write_json,
 )
-from _sparse_loops import Loop, in_brainevent, in_jit, in_jit_brainevent, on_device, on_host, time_loops
+from _sparse_delays import delay_cases
+from _sparse_loops import Loop, in_brainevent, in_jit, on_device, on_host, time_loops
 from _sparse_marks import FIRST_CONVERSION, TAIL, marks_of
 from _sparse_matrices import (
-    HUGE,
     RATES,
     SIZES,
     Size,
-    drawn_matrices,
     heavy_tailed,
     matrices,
     spikes,
@@ -53,6 +52,8 @@ from _sparse_matrices import (
     vectors,
     with_equal_weights,
 )
+from _sparse_plasticity import plasticity_cases
+from _sparse_procedural import measure_procedural
 from _sparse_products import left, left_brainevent, left_events, right, right_brainevent, right_events
 
 from xlakernel.sparse import CSR
@@ -217,34 +218,14 @@ def _relative_work(setting: Setting, heavy: CSR, rate: float) -> float:
     return float((active * degrees).sum() / (active.sum() * setting.size.degree))
 
 
-def measure_procedural(setting: Setting) -> Part:
-    """Time products that draw the entries, beside those of the same matrices, stored."""
-    size, rates = setting.size, RATES[1:]
-    drawn = drawn_matrices(size.n, size.n, size.degree / size.n)
-    cases: dict[str, Loop | None] = {}
-    work: dict[str, float] = {}  # active entries, over those of the stored matrix
-    for name, matrix in drawn.items():
-        stored = matrix.tocsr()
-        cases[f"drawn @ x, {name}"] = in_jit(left, matrix, vectors(size))
-        cases[f"CSR @ x, {name}"] = in_jit(left, stored, vectors(size))
-        cases[f"drawn @ x, {name}, brainevent"] = in_jit_brainevent(left, name, matrix, vectors(size))
-        for rate in rates:
-            x = spikes(size, rate)
-            cases[f"events @ drawn, {rate:.1%}, {name}"] = in_jit(right_events, matrix, x)
-            cases[f"events @ CSR, {rate:.1%}, {name}"] = in_jit(right_events, stored, x)
-            cases[f"events @ drawn, {rate:.1%}, {name}, brainevent"] = in_jit_brainevent(
-                right_brainevent, name, matrix, x
-            )
-    if setting.platform == "cuda":
-        rows, columns, probability = HUGE
-        for name, matrix in drawn_matrices(*HUGE).items():
-            for rate in rates:
-                case = f"events @ drawn, {rate:.1%}, {name}, 24e9 entries"
-                cases[case] = in_jit(right_events, matrix, spikes(Size(rows, size.degree), rate))
-                work[case] = rows * columns * probability / size.nnz
-    seconds = time_loops(cases, setting.rounds)
-    per_entry = {name: [value / work.get(name, 1) for value in values] for name, values in seconds.items()}
-    return Part("matrices that are not stored", seconds, marks_of(setting.platform, "procedural", per_entry))
+def measure_plasticity(setting: Setting) -> Part:
+    """Time updates of weights at spikes of several rates."""
+    return setting.part("plasticity", plasticity_cases(setting.matrix, setting.size), "plasticity")
+
+
+def measure_delays(setting: Setting) -> Part:
+    """Time deliveries of spikes with delays."""
+    return setting.part("delays", delay_cases(setting.matrix, setting.size), "delays")
 
 
 SCALED_RATES = tuple(10.0**k for k in (-4, -3.5, -3, -2.5, -2, -1.5, -1, -0.5, 0))
@@ -303,6 +284,8 @@ PARTS: dict[str, Callable[[Setting], Part]] = {
     "conversion": measure_conversion,
     "heavy-tailed": measure_heavy_tailed,
     "procedural": measure_procedural,
+    "plasticity": measure_plasticity,
+    "delays": measure_delays,
     "scaling": measure_scaling,
 }
 
