@@ -135,7 +135,7 @@ class XLACustomKernel:
             self.primitive.reset(self.has_side_effect)
         else:
             self._backends = Backends(name, lambda **change: self.primitive.define_anew(**change))
-            self.primitive = OperatorPrimitive(self._backends, self.has_side_effect)
+            self.primitive: OperatorPrimitive = OperatorPrimitive(self._backends, self.has_side_effect)
         self._rules = TransformRules(self.primitive)
         self._call: Callable[..., Any] | None = None
         self.tags: frozenset[str] = frozenset()

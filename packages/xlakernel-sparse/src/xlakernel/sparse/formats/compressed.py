@@ -162,7 +162,8 @@ class Compressed(Format):
 
     def _line(self, axis: int, number: Any) -> jax.Array:
         if axis == self._axis:
-            return _sliced_line(self, number)
+            line: jax.Array = _sliced_line(self, number)
+            return line
         event = BinaryArray(is_number(number, self.shape[axis]))
         return event @ self if axis == 0 else self @ event  # type: ignore[no-any-return]
 

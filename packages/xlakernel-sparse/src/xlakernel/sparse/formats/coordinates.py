@@ -177,4 +177,7 @@ def _first_of_places(row: jax.Array, col: jax.Array, shape: tuple[int, int]) -> 
 
     # Places that ascend are distinct.
     ascends = jnp.all((row[1:] > row[:-1]) | ((row[1:] == row[:-1]) & (col[1:] > col[:-1])))
-    return jax.lax.cond(ascends, lambda: (jnp.arange(entries, dtype=row.dtype), jnp.zeros((), row.dtype)), search)
+    found: tuple[jax.Array, jax.Array] = jax.lax.cond(
+        ascends, lambda: (jnp.arange(entries, dtype=row.dtype), jnp.zeros((), row.dtype)), search
+    )
+    return found

@@ -113,8 +113,10 @@ def _at(data: jax.Array, entries: np.ndarray) -> jax.Array:
     """Return the weights of these entries; with known weights on the CPU, no program is compiled for their number."""
     if is_known(data) and all(device.platform == "cpu" for device in data.devices()):
         with jax.ensure_compile_time_eval():
-            return jax.device_put(np.asarray(data)[entries])
-    return in_order(data, entries)  # type: ignore[no-any-return]
+            weights: jax.Array = jax.device_put(np.asarray(data)[entries])
+    else:
+        weights = in_order(data, entries)
+    return weights
 
 
 def _numbers(caller: str, chosen: Any, axis: int, extent: int) -> np.ndarray:

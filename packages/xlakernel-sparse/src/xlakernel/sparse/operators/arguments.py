@@ -57,7 +57,8 @@ def _copied(array: np.ndarray) -> jax.Array:
     first = -memory.ctypes.data % _ALIGNMENT
     copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
-    return jax.device_put(copy)
+    found: jax.Array = jax.device_put(copy)
+    return found
 
 
 def is_known(value: Any) -> bool:
