@@ -105,7 +105,7 @@ def is_exporting() -> bool:
 
 
 def set_automatic(operator: str, is_automatic: bool) -> None:
-    """Note whether a default backend of the operator of this name is ``"auto"``."""
+    """Record that a default backend of the operator of this name is ``"auto"``, or that none is."""
     (_automatic.add if is_automatic else _automatic.discard)(operator)
 
 

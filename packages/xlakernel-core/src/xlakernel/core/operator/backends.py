@@ -21,6 +21,8 @@ from .names import did_you_mean
 
 KernelGenerator = Callable[..., Callable[..., Any]]
 
+_following = threading.RLock()  # held while operators begin or cease to follow others
+
 
 @dataclasses.dataclass(frozen=True)
 class KernelEntry:
@@ -167,6 +169,10 @@ class Backends:
             defaults = {**self._defaults, platform: backend}  # new: other threads may be reading
             if defaults == self._announced:
                 return
+            before = self._chosen_default(platform) or self.first_backend(platform)
+            if backend == before and self._announced is not None and not self._followers:
+                self._announced = self._defaults = defaults  # programs have this backend already
+                return
             self._announced, self._defaults = None, defaults
             set_automatic(self.name, AUTO in defaults.values())
             self._announce_default()
@@ -174,6 +180,10 @@ class Backends:
 
     def follow(self, leader: Backends) -> None:
         """Use the defaults of *leader*; see `XLACustomKernel.def_default_of`."""
+        with _following:
+            self._follow(leader)
+
+    def _follow(self, leader: Backends) -> None:
         above: Backends | None = leader
         while above is not None:
             if above is self:
@@ -184,13 +194,13 @@ class Backends:
             above = above.leader
         self._leave()
         self.leader = leader
-        leader._followers.append(self)
+        leader._followers = [*leader._followers, self]  # new: other threads may be reading
         self._announce_default()
 
     def _leave(self) -> None:
         """Follow no operator."""
         if self.leader is not None:
-            self.leader._followers.remove(self)
+            self.leader._followers = [one for one in self.leader._followers if one is not self]
             self.leader = None
 
     def _announce_default(self) -> None:
@@ -204,7 +214,7 @@ class Backends:
 
     def reset(self) -> None:
         """Forget all kernels and defaults; operators that follow this one still do."""
-        with self._lock:
+        with _following, self._lock:
             self._leave()
             self.kernels, self._defaults, self._announced = {}, {}, None
             set_automatic(self.name, False)

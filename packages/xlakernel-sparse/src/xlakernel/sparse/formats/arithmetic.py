@@ -14,7 +14,7 @@ from xlakernel.core.errors import ArgumentError, InputError, ShapeError, Structu
 
 from ..events.arrays import EventArray
 from ..operators.arguments import as_array
-from ..operators.dtypes import accumulator
+from ..operators.dtypes import SUPPORTED, accumulator
 from .base import Format
 
 _NUMBERS = (bool, int, float, complex, np.generic)
@@ -198,8 +198,12 @@ def _factor_of(matrix: Format, sign: str, other: Any) -> Any:
 
 
 def _is_real(array: jax.Array) -> bool:
-    """Return True if 1 times each element is this element; a complex product makes infinities NaN."""
-    return array.dtype.kind in "iu" or jnp.issubdtype(array.dtype, jnp.floating)
+    """Return True if `csr_sddmm` takes the elements, and 1 times each is this element.
+
+    A complex product makes infinities NaN. A weak type would be lost.
+    """
+    is_weak = getattr(array, "weak_type", False)
+    return array.dtype.name in SUPPORTED and array.dtype.kind != "c" and not is_weak
 
 
 @jax.jit

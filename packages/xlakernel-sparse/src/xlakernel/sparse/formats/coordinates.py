@@ -25,6 +25,12 @@ from .base import Arrays, Format, is_number, picked
 from .interchange import host_data
 from .validation import check_coordinate_values, should_check, three_arrays
 
+#: Methods of compressed matrices, for messages.
+_OF_COMPRESSED = (
+    *("prepare", "shard", "delay_deliver"),
+    *("update_on_pre", "update_on_post", "apply_on_pre", "apply_on_post"),
+)
+
 
 class Coordinates(Format):
     """A matrix stored entry by entry; a base of `COO`."""
@@ -52,7 +58,7 @@ class Coordinates(Format):
         self._set(data=data, row=row, col=col, shape=shape)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("prepare", "shard"):  # methods of compressed matrices
+        if name in _OF_COMPRESSED:
             raise AttributeError(f"{type(self).__name__} has no {name}; compress it first: A.tocsr().{name}(...).")
         return self.__getattribute__(name)  # raises Python's own error
 

@@ -12,7 +12,7 @@ import numpy as np
 from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeError
 
 from ..kernels.reference.procedural import draw_batch
-from ..operators.arguments import as_array, as_integer, check_shape
+from ..operators.arguments import as_array, as_integer, check_shape, is_known
 from ..operators.connections import BATCH, LEAST, Rule, walk_of
 from ..operators.dtypes import check_dtype
 from .random import as_number
@@ -40,6 +40,11 @@ def checked_rule(caller: str, distribution: str, probability: Any, per_row: Any)
         if number is None or not 0 <= number <= _MOST:
             raise ArgumentError(f"{caller}: per_row is {per_row!r}; allowed: integers from 0 to {_MOST}.")
         return Rule(distribution, None, number)
+    if isinstance(probability, jax.core.Tracer):
+        raise ArgumentError(
+            f"{caller}: probability is traced; expected a number, which decides how rows are drawn. Make the matrix "
+            "outside of jit, or name the argument in static_argnames. Weights and seed may be traced."
+        )
     chance = as_number(probability)
     if not (chance == 0 or LEAST <= chance <= 1):
         raise ArgumentError(f"{caller}: probability is {probability!r}; allowed: 0, and numbers from {LEAST} to 1.")
@@ -68,10 +73,12 @@ def seed_words(caller: str, seed: Any) -> jax.Array:
         if seed.shape:
             raise InputError(f"{caller}: seed is an array of keys of shape {seed.shape}; expected one. Use jax.vmap.")
         return jax.random.bits(seed, (2,), jnp.uint32)
-    number = as_integer(seed) if not isinstance(seed, jax.Array) else None
+    if isinstance(seed, jax.Array) and seed.dtype == jnp.uint32 and seed.shape == (2,):  # of jax.random.PRNGKey
+        return jax.random.bits(seed, (2,), jnp.uint32)
+    number = as_integer(seed) if is_known(seed) else None
     if number is not None and 0 <= number < 2**64:
         return jnp.array([number & 0xFFFFFFFF, number >> 32], jnp.uint32)
-    if not isinstance(seed, jax.Array) or seed.shape or seed.dtype.kind not in "iu":
+    if number is not None or not isinstance(seed, jax.Array) or seed.shape or seed.dtype.kind not in "iu":
         raise InputError(
             f"{caller}: seed is {seed!r:.200} of type {type(seed).__name__}; expected an integer from 0 to 2**64 - 1, "
             "or a key of jax.random, such as jax.random.key(0)."

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import InputError, ShapeError, StructureError
+from xlakernel.core.errors import DtypeError, InputError, ShapeError, StructureError
 
 from ..events.arrays import BinaryArray
 from ..events.compact import CompactArray
@@ -28,7 +28,7 @@ _NAMES = {"homogeneous": ("weight",), "uniform": ("low", "high"), "normal": ("me
 class ProceduralMatrix(Multiplied):
     """A random matrix that is never stored: each product draws the entries that it needs again.
 
-    All products, with vectors and matrices, from both sides and on every backend, see the same matrix. Make one with
+    All products, with vectors and matrices, from both sides and on every backend, use the same matrix. Make one with
     `homogeneous`, `uniform` or `normal`. The entries are drawn in lines, which are the rows; those of `T` are its
     columns. ``events @ A`` draws the rows of active events only, and so does ``A.T @ events``; other products draw all
     rows. The matrix is an immutable pytree, whose leaves are the parameters of the weights and the seed: these may be
@@ -207,7 +207,14 @@ class ProceduralMatrix(Multiplied):
 
         Args:
           dtype: one that a matrix may have; a floating-point one for uniform and normal weights.
+
+        Raises:
+          DtypeError: if *dtype* is another one.
         """
+        if self.distribution != "homogeneous" and not jnp.issubdtype(dtype, jnp.floating):
+            raise DtypeError(
+                f"ProceduralMatrix.astype: dtype is {dtype!r}; {self.distribution} weights are floating-point numbers."
+            )
         return self.with_parameters(*(parameter.astype(dtype) for parameter in self.parameters))
 
     def __repr__(self) -> str:

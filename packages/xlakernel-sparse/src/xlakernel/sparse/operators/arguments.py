@@ -141,7 +141,7 @@ def index_array(caller: str, what: str, value: Any) -> jax.Array:
         return value  # the common case, in which each check costs time
     widest = jax.dtypes.canonicalize_dtype("int64")  # int32 where JAX's 64-bit types are off
     if isinstance(value, (list, tuple, range)):
-        value = _known_numbers(value)
+        value = known_numbers(value)
     if is_known(value) and _has_integers(value):
         value = _without_wrapping(caller, what, np.asarray(value), widest)  # NumPy does not trace
     context: AbstractContextManager[Any] = jax.ensure_compile_time_eval() if is_known(value) else nullcontext()
@@ -182,9 +182,14 @@ def _without_wrapping(caller: str, what: str, known: np.ndarray, widest: Any) ->
     return known.astype(widest)
 
 
-def _known_numbers(numbers: Sequence[Any]) -> Any:
+def has_numpy(values: Any) -> bool:
+    """Return True if one of the values is a NumPy array, which `as_array` checks before a program takes it."""
+    return any(isinstance(value, np.ndarray) for value in values)
+
+
+def known_numbers(numbers: Any) -> Any:
     """Return *numbers* as a NumPy array, or unchanged if some elements are traced or are not numbers."""
-    if not numbers:
+    if isinstance(numbers, Sequence) and not numbers:
         return np.zeros(0, np.int32)  # NumPy's default would be float64
     try:
         known = np.asarray(numbers)

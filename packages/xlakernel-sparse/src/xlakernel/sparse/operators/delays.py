@@ -12,13 +12,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.interpreters import ad
 
 from xlakernel.core import XLACustomKernel
 from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
-from .arguments import as_array, check_compressed, check_operand, is_known
+from .arguments import as_array, check_compressed, check_operand, has_numpy, is_known, known_numbers
 from .backends import register
 from .derivatives import active_product
 from .dtypes import accumulator, check_convertible, check_dtype
@@ -126,8 +127,9 @@ def deliver(
     x = events if kind is None else events.operand_array()
     ring = as_array(caller, "ring", ring)
     delays = check_delays(caller, delays, ring)
-    known = all(isinstance(array, jax.Array) for array in (indices, indptr))
-    run = _compiled if known else _deliver
+    structure, others = (indices, indptr), (x, data, t)
+    is_compiled = all(isinstance(array, jax.Array) for array in structure) and not has_numpy(others)
+    run = _compiled if is_compiled else _deliver
     delivered: jax.Array = run(caller, operand, ring, x, data, indices, indptr, delays, t, shape=shape, backend=backend)
     return delivered
 
@@ -143,17 +145,20 @@ def check_delays(caller: str, delays: Any, ring: jax.Array) -> jax.Array:
     if ring.ndim != 2:
         raise ShapeError(f"{caller}: ring has the shape {ring.shape}; expected two dimensions, (slots, columns).")
     slots = ring.shape[0]
-    is_checked = is_known(delays)
+    known = delays if is_known(delays) else None
+    if isinstance(delays, (list, tuple, int)):
+        known = delays = known_numbers(delays)
+    if known is not None and np.size(known) and np.issubdtype(known.dtype, np.integer):
+        with jax.ensure_compile_time_eval():
+            low, high = int(known.min()), int(known.max())  # before a conversion, which would wrap 64 bits
+        if low < 1 or high >= slots:
+            raise ArgumentError(
+                f"{caller}: delays are from {low} to {high}; a ring of {slots} slots allows 1 to {slots - 1}. Make the "
+                "ring longer than the longest delay."
+            )
     with jax.ensure_compile_time_eval():
         array = as_array(caller, "delays", delays)
         _check_integers(caller, "delays", array)
-        if is_checked and array.size:
-            low, high = int(array.min()), int(array.max())
-            if low < 1 or high >= slots:
-                raise ArgumentError(
-                    f"{caller}: delays are from {low} to {high}; a ring of {slots} slots allows 1 to {slots - 1}. Make "
-                    "the ring longer than the longest delay."
-                )
     return array.astype(jnp.int32) if array.dtype.itemsize < 4 else array  # sums of slots need more than 8 bits
 
 
@@ -179,7 +184,8 @@ def _deliver(
     """Check the other arguments, and deliver."""
     check_dtype(caller, "ring", ring.dtype)
     data = as_array(caller, "data", data)
-    data, indices, indptr, shape = check_compressed(caller, data.reshape(-1), indices, indptr, shape)
+    data = data.reshape(1) if data.ndim == 0 else data
+    data, indices, indptr, shape = check_compressed(caller, data, indices, indptr, shape)
     check_convertible(caller, "data", data.dtype, ring.dtype, "a ring")
     x = check_operand(caller, operand, x, (1,), shape[0], shape)
     if ring.shape[1] != shape[1]:
@@ -194,8 +200,9 @@ def _deliver(
     _check_integers(caller, "t", t)
     if t.shape != ():
         raise ShapeError(f"{caller}: t has the shape {t.shape}; expected (), one step.")
-    if not ring.size:
+    if not ring.size or not shape[0]:
         return ring
+    t = t.astype(jnp.int32) if t.dtype.itemsize < 4 else t  # a narrow integer may not hold the number of slots
     dtype = accumulator(ring.dtype)
     (delivered,) = DELIVERIES[operand](
         ring.astype(dtype),

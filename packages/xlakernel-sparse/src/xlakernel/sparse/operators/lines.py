@@ -66,6 +66,7 @@ def csr_slice_rows(
         raise ShapeError(f"{caller}: rows has the shape {rows.shape}; expected one dimension.")
     if rows.dtype.kind not in "iu":
         raise DtypeError(f"{caller}: rows is of dtype {rows.dtype}; expected integers.")
+    rows = rows.astype(jnp.int32) if rows.dtype.itemsize < 4 else rows
     dtype = accumulator(data.dtype)
     dense: jax.Array
     (dense,) = sliced_rows(

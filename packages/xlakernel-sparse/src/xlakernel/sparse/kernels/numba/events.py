@@ -7,7 +7,7 @@ from numba import njit, prange
 
 from .helpers.active import active_flags, active_values, cut_active, entries_of
 from .helpers.elements import cast, scale_each, scale_once
-from .helpers.parts import first_of, part_count, private_part_count
+from .helpers.parts import first_of, part_count, private_part_count, thread_count
 from .helpers.prefetch import prefetch
 from .helpers.strips import scatter_strips
 from .scatter import add_private, clear
@@ -144,10 +144,26 @@ def _scatter_row(data, indices, indptr, x, y, ones, active):
         _rows(0, active_values(x, active), active, x, data, no_order(), indices, indptr, y)
 
 
+@njit
+def _scatter_shared(data, indices, indptr, x, y, ones):
+    """Compute `_scatter_row` by several threads."""
+    active = np.empty(x.size + 1, np.uint64)
+    if ones.ndim == 2:
+        count = active_flags(x, active)
+        scatter_active(active, count, ones, data, no_order(), indices, indptr, y)
+    else:
+        count = active_values(x, active)
+        scatter_active(active, count, x, data, no_order(), indices, indptr, y)
+
+
 @njit(parallel=True)
 def _scatter_each(data, indices, indptr, x, y, ones):
     vectors = x.shape[0]
-    parts = min(part_count(y.size), vectors)
+    if vectors < thread_count():  # the threads share the entries of each vector
+        for c in range(vectors):
+            _scatter_shared(data, indices, indptr, x[c], y[c], ones)
+        return
+    parts = min(part_count(_count(x) * (indices.size // max(1, x.shape[1])) + y.size), vectors)
     for part in prange(parts):
         active = np.empty(x.shape[1] + 1, np.uint64)
         for c in range(first_of(vectors, part, parts), first_of(vectors, part + 1, parts)):

@@ -84,7 +84,7 @@ def check_limits(caller: str, w_min: Any, w_max: Any, weight: jax.Array) -> tupl
     for what, value, none in (("w_min", w_min, -1), ("w_max", w_max, 1)):
         limit = _unlimited(weight.dtype, none) if value is None else as_array(caller, what, value)
         check_convertible(caller, what, limit.dtype, weight.dtype, "weights")
-        found.append(limit.astype(weight.dtype))
+        found.append(_saturated(limit, weight.dtype))
     shape = (1,) if all(limit.ndim == 0 for limit in found) else weight.shape
     try:
         return tuple(jnp.broadcast_to(limit, shape) for limit in found)
@@ -95,8 +95,16 @@ def check_limits(caller: str, w_min: Any, w_max: Any, weight: jax.Array) -> tupl
         ) from None
 
 
+def _saturated(limit: jax.Array, dtype: Any) -> jax.Array:
+    """Return *limit* in *dtype*; integers beyond its range become the nearest number in it."""
+    if jnp.issubdtype(dtype, jnp.integer):
+        own, other = np.iinfo(dtype), np.iinfo(limit.dtype)
+        limit = jnp.clip(limit, max(own.min, other.min), min(own.max, other.max))
+    return limit.astype(dtype)
+
+
 def _unlimited(dtype: Any, sign: int) -> jax.Array:
-    """Return the smallest number of *dtype* if *sign* is -1, the largest if it is 1."""
+    """Return a limit that no number of *dtype* exceeds: a lower one if *sign* is -1, an upper one if it is 1."""
     if jnp.issubdtype(dtype, jnp.inexact):
         return jnp.array(sign * jnp.inf, dtype)
     limits = np.iinfo(dtype)

@@ -9,7 +9,7 @@ import jax
 from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ShapeError
 
-from ..arguments import as_array
+from ..arguments import as_array, has_numpy
 from .arguments import check_events, check_limits, check_trace, check_weights
 from .update import add_trace
 
@@ -52,7 +52,7 @@ def update_dense_on_binary_pre(
        [0. 0. 0.]]
     """
     caller = "update_dense_on_binary_pre"
-    return _compiled(caller, weight, post_trace, pre_spike, w_min, w_max, axis=0, backend=backend)  # type: ignore[no-any-return]
+    return _run(caller, weight, post_trace, pre_spike, w_min, w_max, axis=0, backend=backend)  # type: ignore[no-any-return]
 
 
 def update_dense_on_binary_post(
@@ -94,7 +94,12 @@ def update_dense_on_binary_post(
        [1. 0. 1.]]
     """
     caller = "update_dense_on_binary_post"
-    return _compiled(caller, weight, pre_trace, post_spike, w_min, w_max, axis=1, backend=backend)  # type: ignore[no-any-return]
+    return _run(caller, weight, pre_trace, post_spike, w_min, w_max, axis=1, backend=backend)  # type: ignore[no-any-return]
+
+
+def _run(caller: str, *arrays: Any, **keywords: Any) -> Any:
+    """Check the arguments, and update, in a compiled program unless NumPy arrays are checked first."""
+    return (_update if has_numpy(arrays) else _compiled)(caller, *arrays, **keywords)
 
 
 def _update(

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from xlakernel.core.backend import with_tangents
-from xlakernel.core.errors import ArgumentError
+from xlakernel.core.errors import ArgumentError, DtypeError
 
 from ..entries import rows_of_entries
 
@@ -63,6 +63,7 @@ def trace_rule(caller: str, rule: Callable[..., Any], state: Any, pre: Any, post
 
     Raises:
       ArgumentError: if it returns another structure than that of *state*, or arrays of another shape.
+      DtypeError: if the dtype of a state cannot hold the numbers that it returns.
     """
     one = [jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), tree) for tree in (state, pre, post)]
     params = jax.tree.map(jnp.asarray, params)
@@ -77,6 +78,12 @@ def trace_rule(caller: str, rule: Callable[..., Any], state: Any, pre: Any, post
             raise ArgumentError(
                 f"{caller}: rule returns an array of shape {new.shape} for a state of shape {old.shape}; expected the "
                 "same shape."
+            )
+        kinds = (jnp.inexact, jnp.complexfloating)
+        if any(jnp.issubdtype(new.dtype, kind) and not jnp.issubdtype(old.dtype, kind) for kind in kinds):
+            raise DtypeError(
+                f"{caller}: rule returns numbers of dtype {new.dtype} for a state of dtype {old.dtype}, which cannot "
+                "hold them."
             )
     count = len(traced.consts)
 
@@ -175,21 +182,24 @@ def _in_chunks(rule: TracedRule, visits: Visits, leaves: Sequence[Any]) -> list[
     is_listed = jnp.arange(lines) < jnp.count_nonzero(lengths)
     ends = jnp.cumsum(jnp.where(is_listed, lengths[listed], 0), dtype=visits.indptr.dtype)
     total = ends[-1]
+    last = total // size + (total % size > 0)  # in chunks: the number of entries and a chunk may exceed the dtype
     # Entry number n of the listed lines is entry n + skipped of the matrix.
     skipped = visits.indptr[listed] - jnp.concatenate([jnp.zeros(1, ends.dtype), ends[:-1]])
 
     def step(carry: Any) -> Any:
-        start, states = carry
-        number = start + jnp.arange(size, dtype=ends.dtype)
+        chunk, states = carry
+        start = chunk * size
+        within = jnp.arange(size, dtype=ends.dtype)
+        number = start + within
         first = jnp.minimum(jnp.searchsorted(ends, start, side="right"), lines - window)
         ended = jax.lax.dynamic_slice(ends, (first,), (window,)) - start
         passed = jnp.zeros(size, jnp.int32).at[jnp.where(ended < 0, 0, ended)].add(1, mode="drop")
         position = jnp.minimum(first + jnp.cumsum(passed), lines - 1)
-        is_active = number < total
+        is_active = within < total - start
         entry = jnp.where(is_active, number + skipped[position], 0)
         states = _visit(rule, visits, [states, *leaves[1:]], entry, listed[position], is_active)
-        return start + size, states
+        return chunk + 1, states
 
     zero = jnp.zeros((), ends.dtype)
-    found: list[Any] = jax.lax.while_loop(lambda carry: carry[0] < total, step, (zero, list(leaves[0])))[1]
+    found: list[Any] = jax.lax.while_loop(lambda carry: carry[0] < last, step, (zero, list(leaves[0])))[1]
     return found

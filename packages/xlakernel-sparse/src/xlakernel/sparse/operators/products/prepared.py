@@ -103,7 +103,7 @@ def _events_on_the_cpu(operand: Operand) -> Callable[..., Callable[..., Any]]:
 
 
 def _orders(indices: Any, indptr: Any, arrays: Sequence[Any]) -> tuple[list[tuple[Any, Any]], Sequence[Any]]:
-    """Return the index arrays of all orders, and what is given for the weights of the additional ones."""
+    """Return the index arrays of all orders, and the weights, or permutations, of the additional ones."""
     orders = 3 if len(arrays) > 3 else 1
     additional = zip(arrays[: 2 * orders : 2], arrays[1 : 2 * orders : 2], strict=True)
     return [(indices, indptr), *additional], arrays[2 * orders :]
