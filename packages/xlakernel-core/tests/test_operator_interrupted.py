@@ -280,3 +280,100 @@ def test_a_subclass_that_is_defined_again(new_name):
         found.append(op)
     assert found[0] is found[1] and op.number == 3
     assert_array_equal(found[0](X, outs=X), 3 * X)
+
+
+def test_a_default_of_a_leader_in_another_thread_is_not_skipped(new_operator, monkeypatch):
+    leader, op = new_operator(), new_operator()
+    for one in (leader, op):
+        one.def_kernel("a", "cpu", scaling(2))
+        one.def_kernel("b", "cpu", scaling(3))
+    op.def_default_of(leader)
+    f = jax.jit(lambda x: op(x, outs=x))
+    assert_array_equal(f(X), 2 * X)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "clear_caches", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            leader.set_default("cpu", "b")
+    op.set_default("cpu", "b")
+    assert_array_equal(f(X), 3 * X)
+
+
+def test_an_operator_that_follows_auto_may_be_auto_itself(new_operator):
+    leader, op = new_operator(lambda x: x), new_operator(lambda x: x)
+    op.def_default_of(leader)
+    for one in (leader, op):
+        one.set_default("cpu", "auto")
+    leader.set_default("cpu", "jax")
+    assert is_auto_possible()
+
+
+@pytest.mark.parametrize("how", ["set_default", "def_kernel"])
+def test_any_definition_completes_an_interrupted_one(new_operator, monkeypatch, how):
+    op, f = used(new_operator)
+    op.set_default("cpu", "a")
+    assert_array_equal(f(X), 2 * X)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "clear_caches", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            op.def_kernel("a", "cpu", scaling(3))
+    if how == "set_default":
+        op.set_default("cpu", "a")
+    else:
+        op.def_kernel("other", "cpu", scaling(4))
+    assert_array_equal(f(X), 3 * X)
+
+
+def test_an_interrupted_reset_keeps_no_derivative(new_operator, monkeypatch):
+    op, f = used(new_operator)
+    op.def_jvp(lambda primals, tangents: 2 * tangents[0])
+    op.def_vjp(lambda primals, out, cotangent: 2 * cotangent)
+    assert_array_equal(f(X), 2 * X)
+    with monkeypatch.context() as patch:
+        patch.setattr(jax, "clear_caches", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            XLACustomKernel(op.name, replace=True)
+    op.def_kernel("a", "cpu", scaling(3))
+    op.def_vjp(lambda primals, out, cotangent: 3 * cotangent)
+    assert_array_equal(jax.grad(lambda x: f(x).sum())(X), [3, 3, 3])
+    with pytest.raises(Exception, match="only def_vjp"):
+        jax.jvp(f, (X,), (X,))
+
+
+def test_a_failing_constructor_changes_nothing(new_name):
+    class Tenfold(XLACustomKernel):
+        def __call__(self, *ins, **options):
+            return 10 * super().__call__(*ins, **options)
+
+    op = Tenfold(new_name())
+    op.def_jax_kernel(scaling(2))
+    with pytest.raises(TypeError, match="has_side_effects"):
+        XLACustomKernel(op.name, replace=True, has_side_effects=True)
+    assert type(op) is Tenfold
+    assert_array_equal(op(X, outs=X), 20 * X)
+
+
+def test_an_operator_of_another_class_takes_the_name_over(new_name):
+    class Mine(XLACustomKernel):
+        def __init__(self, name):
+            super().__init__(name, replace=True)
+
+    name = new_name()
+    operators_made = []
+    f = jax.jit(lambda x: operators_made[-1](x, outs=x))
+    for factor in (2, 3):
+        operators_made.append(Mine(name))
+        operators_made[-1].def_jax_kernel(scaling(factor))
+        assert_array_equal(f(X), factor * X)
+
+
+def test_a_reset_removes_rules_of_jax(new_operator):
+    op, _ = used(new_operator)
+    jax.interpreters.mlir.register_lowering(
+        op.primitive, jax.interpreters.mlir.lower_fun(lambda x, **_: [7 * x], multiple_results=True), platform="cpu"
+    )
+    op.primitive.def_impl(lambda x, **_: [7 * x])
+    assert_array_equal(jax.jit(lambda x: op(x, outs=x))(X), 7 * X)
+    again = XLACustomKernel(op.name, replace=True)
+    again.def_kernel("a", "cpu", scaling(3))
+    assert_array_equal(jax.jit(lambda x: op(x, outs=x))(X), 3 * X)
+    assert_array_equal(op.primitive.bind(X, outs=[jax.ShapeDtypeStruct(X.shape, X.dtype)])[0], 3 * X)

@@ -89,13 +89,17 @@ class CallPrimitive(Primitive):
     def __init__(self, name: str, *, splits: bool) -> None:
         super().__init__(name)
         self._jitted = functools.lru_cache(maxsize=1024)(self._make_jitted)
+        self.register_rules()
+        if splits:
+            require_devices(self)
+
+    def register_rules(self) -> None:
+        """Make the methods of this primitive its rules in JAX, in place of rules that others have added."""
         self.def_impl(self._run_eagerly)  # type: ignore[no-untyped-call]  # JAX has no types there
         self.def_effectful_abstract_eval(self._abstract_eval)  # type: ignore[no-untyped-call]
         batching.primitive_batchers[self] = self.batch
         ad.primitive_jvps[self] = self._jvp
         ad.primitive_transposes[self] = self._transpose
-        if splits:
-            require_devices(self)
         for platform in _PLATFORMS:
             mlir.register_lowering(self, functools.partial(self._lower, platform), platform=platform)
 

@@ -165,13 +165,10 @@ class Backends:
         check_platform(platform, self.name)
         if backend != AUTO:
             self.entry(platform, backend)
-        with self._lock:
+        with _following, self._lock:
             defaults = {**self._defaults, platform: backend}  # new: other threads may be reading
             if defaults == self._announced:
-                return
-            before = self._chosen_default(platform) or self.first_backend(platform)
-            if backend == before and self._announced is not None and not self._followers:
-                self._announced = self._defaults = defaults  # programs have this backend already
+                self._changed(replaced=False)
                 return
             self._announced, self._defaults = None, defaults
             set_automatic(self.name, AUTO in defaults.values())

@@ -116,12 +116,12 @@ class XLACustomKernel:
     """
 
     def __new__(cls, name: str, doc: str | None = None, *, replace: bool = False, **_: Any) -> Self:
-        """Return the operator of this name, to be defined again, if *replace* is true."""
+        """Return the operator of this name and class, to be defined again, if *replace* is true."""
         found = operators().get(name) if replace and isinstance(name, str) else None
-        if found is None:
+        if (type(found).__module__, type(found).__qualname__) != (cls.__module__, cls.__qualname__):
             return super().__new__(cls)
-        found.__class__ = cls  # a subclass may have been defined again
-        return found  # type: ignore[no-any-return]
+        found.__class__ = cls  # type: ignore[union-attr]  # a subclass may have been defined again
+        return found  # type: ignore[return-value]
 
     def __init__(
         self, name: str, doc: str | None = None, *, replace: bool = False, has_side_effect: bool = False
@@ -131,15 +131,16 @@ class XLACustomKernel:
         self.__module__ = callers_module()
         self.__doc__ = type(self).__doc__ if doc is None else doc
         self.has_side_effect = bool(has_side_effect)
-        if register(self, name, replace=replace):
-            self.primitive.reset(self.has_side_effect)
-        else:
-            self._backends = Backends(name, lambda **change: self.primitive.define_anew(**change))
-            self.primitive: OperatorPrimitive = OperatorPrimitive(self._backends, self.has_side_effect)
-        self._rules = TransformRules(self.primitive)
         self._call: Callable[..., Any] | None = None
         self.tags: frozenset[str] = frozenset()
         self.benchmark_data: Callable[..., Any] | None = None
+        earlier = register(self, name, replace=replace)
+        if earlier is not self:
+            self._backends = Backends(name, lambda **change: self.primitive.define_anew(**change))
+            self.primitive: OperatorPrimitive = OperatorPrimitive(self._backends, self.has_side_effect)
+        self._rules = TransformRules(self.primitive)
+        if earlier is not None:  # last, since it may be interrupted
+            earlier.primitive.reset(self.has_side_effect)
 
     def __repr__(self) -> str:
         backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}

@@ -16,17 +16,17 @@ _operators: dict[str, Any] = {}
 _lock = threading.Lock()
 
 
-def register(op: Any, name: str, *, replace: bool) -> bool:
-    """Give *op* its name; return True if it has the name already. `XLACustomKernel` documents the arguments."""
+def register(op: Any, name: str, *, replace: bool) -> Any:
+    """Give *op* its name; return the operator that had it, or None. `XLACustomKernel` documents the arguments."""
     with _lock:
         if name in _operators and not replace:
             raise DuplicateNameError(
                 f"XLACustomKernel: an operator named {name!r} exists. Use that one, xlakernel.core.operators()"
                 f"[{name!r}], choose another name, or pass replace=True to take the name over."
             )
-        is_known = _operators.get(name) is op
+        earlier = _operators.get(name)
         _operators[name] = op
-    return is_known
+    return earlier
 
 
 def check_name(name: str) -> None:

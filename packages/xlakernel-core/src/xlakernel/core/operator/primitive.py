@@ -149,6 +149,7 @@ class OperatorPrimitive(CallPrimitive):
         # programs may contain a call. The same for calls for which "auto" found no measurement.
         self.latest_trace = self._cleared_trace = object()
         self.latest_guess = self._cleared_guess = object()
+        self._is_interrupted = False  # True: the clearing after a definition is not complete
 
     def bind(
         self, /, *ins: Any, outs: Sequence[Any], dispatch: Dispatch | None = None, static: Any = None, **keywords: Any
@@ -193,18 +194,13 @@ class OperatorPrimitive(CallPrimitive):
     def set_rule(self, name: str, rule: Callable[..., Any]) -> None:
         """Set a rule of `Definition.rules`, also in place of one that the author has put in JAX's own table."""
         self.rules[name] = rule
-        self._use_own(name)
-
-    def _use_own(self, *names: str) -> None:
-        """Set the entries of JAX's tables of rules to the methods of this primitive."""
         tables: dict[str, tuple[Any, Callable[..., Any]]] = {
             "jvp": (ad.primitive_jvps, self._jvp),
             "transpose": (ad.primitive_transposes, self._transpose),
             "batch": (batching.primitive_batchers, self.batch),
         }
-        for name in names:
-            table, own = tables[name]
-            table[self] = own
+        table, own = tables[name]
+        table[self] = own
 
     def define_anew(self, *, replaced: bool = True) -> None:
         """Use the present kernels and rules from now on.
@@ -213,16 +209,18 @@ class OperatorPrimitive(CallPrimitive):
         and compiles all functions again.
         """
         self.renew()
-        if not replaced:
+        if not replaced and not self._is_interrupted:
             return
         self.calls.clear()
         self._jitted.cache_clear()
         latest = self.latest_trace  # another thread may trace a call at any time
         if latest is not self._cleared_trace:
+            self._is_interrupted = True
             if is_tracing():
                 warn(_IN_A_TRACE.format(name=self.name))
             clear_caches()
             self._cleared_trace = latest  # last: if the clearing is interrupted, the next definition repeats it
+        self._is_interrupted = False
 
     def renew(self) -> None:
         """Make a definition of the present kernels and rules."""
@@ -238,7 +236,7 @@ class OperatorPrimitive(CallPrimitive):
         """Forget all kernels, rules and derivatives: another definition takes over the name."""
         with self.lock:
             self.sharding, self.rules, self.derivative = None, {}, None
-            self._use_own("jvp", "transpose", "batch")
+            self.register_rules()
             self.has_side_effect = has_side_effect
         self.backends.reset()
 
