@@ -53,13 +53,26 @@ def test_flipping_back_finds_the_old_program(op, made, chosen):
 
     for _ in range(3):
         assert chosen(f) == "a"
-        with use_backend("b"):
-            assert chosen(f) == "b"
-        op.set_default("cpu", "c")
-        assert chosen(f) == "c"
-        op.set_default("cpu", "a")
+        for backend in "bc":
+            with use_backend(backend):
+                assert chosen(f) == backend
     assert made == ["a", "b", "c"]
     assert len(traces) == 3
+
+
+def test_a_new_default_is_traced_once(op, chosen):
+    traces = []
+
+    @jax.jit
+    def f(x):
+        traces.append(None)
+        return op(x, outs=x)
+
+    for backend in "acc":
+        op.set_default("cpu", backend)
+        for _ in range(2):
+            assert chosen(f) == backend
+    assert len(traces) == 2
 
 
 def test_flipping_back_finds_the_old_program_in_eager_calls(made, run):
@@ -79,11 +92,10 @@ def test_other_functions_keep_their_programs(op, new_operator, run):
         return x + 1
 
     unrelated(ONE)
+    op.set_default("cpu", "c")  # of which there is no program yet
     with use_backend("b"):
         run()
-    op.set_default("cpu", "c")
     run()
-    op.set_default("cpu", "a")
     new_operator(jnp.sin)(ONE, outs=ONE)
     unrelated(ONE)
     assert len(traces) == 1

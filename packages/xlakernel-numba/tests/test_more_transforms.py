@@ -183,10 +183,12 @@ def zero(x, out):
         out[i] = x[i] - x[i]  # NaN for what is infinite
 
 
+ZERO = XLACustomKernel("zero", replace=True)
+ZERO.def_numba_kernel(lambda outs: numba_kernel(zero, outs=outs[0]))
+
+
 def zero_operator(x):
-    operator = XLACustomKernel("zero", replace=True)
-    operator.def_numba_kernel(lambda outs: numba_kernel(zero, outs=outs[0]))
-    return operator(x, outs=Struct(x.shape, x.dtype))
+    return ZERO(x, outs=Struct(x.shape, x.dtype))
 
 
 @pytest.mark.parametrize("jit", [lambda f: f, jax.jit], ids=["eager", "jit"])
