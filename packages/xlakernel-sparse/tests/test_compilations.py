@@ -17,11 +17,11 @@ USES = {
     "coordinates": (lambda A: A.tocoo(), 3),
     "columns": (lambda A: A.tocsc(), 1),
     "sum": (lambda A: A.sum(), 4),
-    "rows of it": (lambda A: A[[0, 2]], 4),
+    "rows of it": (lambda A: A[[0, 2]], 0),  # selected on the host
     "a row": (lambda A: A[1], 2),
     "times a number": (lambda A: 2 * A, 3),
     "times a dense array": (lambda A: A * np.ones(A.shape, np.float32), 7),
-    "squared": (lambda A: A**2, 3),
+    "squared": (lambda A: A**2, 4),
     "prepared": (lambda A: A.prepare(), 2),
 }
 
@@ -33,7 +33,7 @@ def matrix():
 
 @pytest.mark.parametrize(("use", "most"), USES.values(), ids=USES)
 def test_uses_of_a_matrix(matrix, compilations, use, most):
-    assert 0 < compilations(lambda: use(matrix)) <= most
+    assert min(most, 1) <= compilations(lambda: use(matrix)) <= most
 
 
 def test_making_one(compilations):

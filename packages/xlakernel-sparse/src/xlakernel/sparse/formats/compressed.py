@@ -133,13 +133,8 @@ class Compressed(Format):
         return sum_rows(self.data, *self.structure, events.indices, events.count, shape=self.line_shape)
 
     def _dense(self) -> jax.Array:
-        self._check_single()
-        rows, columns = self.line_shape
-        if 0 in (rows, columns):
-            return jnp.zeros(self.shape, self.dtype)
-        numbers = jnp.arange(rows, dtype=self.indptr.dtype)
-        dense = csr_slice_rows(self.data, *self.structure, numbers, shape=self.line_shape)
-        return dense if self._axis == 0 else dense.T
+        dense: jax.Array = _compiled_dense(self)
+        return dense
 
     def _diagonal(self, offset: int) -> jax.Array:
         self._check_single()
@@ -236,3 +231,16 @@ def _slice_line(matrix: Compressed, number: Any) -> jax.Array:
 
 
 _sliced_line = jit_when_eager(_slice_line)
+
+
+def _dense(matrix: Compressed) -> jax.Array:
+    matrix._check_single()
+    rows, columns = matrix.line_shape
+    if 0 in (rows, columns):
+        return jnp.zeros(matrix.shape, matrix.dtype)
+    numbers = jnp.arange(rows, dtype=matrix.indptr.dtype)
+    dense = csr_slice_rows(matrix.data, *matrix.structure, numbers, shape=matrix.line_shape)
+    return dense if matrix._axis == 0 else dense.T
+
+
+_compiled_dense = jit_when_eager(_dense)
