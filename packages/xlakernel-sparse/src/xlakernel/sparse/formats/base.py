@@ -13,6 +13,7 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 
+from ..events.arrays import BinaryArray
 from ..operators.arguments import as_integer, check_data
 from .products import Multiplied
 
@@ -118,10 +119,6 @@ class Format(Multiplied, abc.ABC):
         """
 
     @abc.abstractmethod
-    def _line(self, axis: int, number: Any) -> jax.Array:
-        """Return a row if *axis* is 0, else a column, as a dense vector; *number* is in range."""
-
-    @abc.abstractmethod
     def _at_entries(self, row: jax.Array | None, column: jax.Array | None) -> jax.Array:
         """Return ``row[i] * column[j]`` for each entry in row i and column j, ``(nnz,)``; a factor of None is 1."""
 
@@ -175,6 +172,12 @@ class Format(Multiplied, abc.ABC):
         return self
 
     # Dense results.
+
+    def _line(self, axis: int, number: Any) -> jax.Array:
+        """Return a row if *axis* is 0, else a column, as a dense vector; *number* is in range."""
+        event = BinaryArray(_is_number(number, self.shape[axis]))
+        line: jax.Array = event @ self if axis == 0 else self @ event
+        return line
 
     def todense(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``."""
@@ -234,6 +237,6 @@ def picked(places: np.ndarray, numbers: np.ndarray, extent: int) -> tuple[np.nda
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def is_number(number: jax.Array, extent: int) -> jax.Array:
+def _is_number(number: jax.Array, extent: int) -> jax.Array:
     """Return a vector of *extent* bools that is True at the position *number*."""
     return jnp.arange(extent) == number

@@ -13,7 +13,6 @@ import numpy as np
 from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ArgumentError
 
-from ..events.arrays import BinaryArray
 from ..events.compact import CompactArray
 from ..operators.arguments import check_data, check_shape, check_structure
 from ..operators.compact import sum_rows
@@ -23,7 +22,7 @@ from ..operators.operand import BINARY, DENSE, Operand
 from ..operators.places import coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
 from ..operators.sampled import csr_sddmm
-from .base import Arrays, Format, is_number, picked
+from .base import Arrays, Format, picked
 from .interchange import host_data
 from .prepared import Prepared, prepare
 from .validation import check_compressed_values, should_check, three_arrays
@@ -159,8 +158,7 @@ class Compressed(Format):
         if axis == self._axis:
             line: jax.Array = _sliced_line(self, number)
             return line
-        event = BinaryArray(is_number(number, self.shape[axis]))
-        return event @ self if axis == 0 else self @ event  # type: ignore[no-any-return]
+        return super()._line(axis, number)
 
     def _at_entries(self, row: jax.Array | None, column: jax.Array | None) -> jax.Array:
         self._check_single()

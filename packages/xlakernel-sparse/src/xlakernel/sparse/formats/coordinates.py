@@ -13,7 +13,6 @@ import numpy as np
 
 from xlakernel.core.errors import ShapeError
 
-from ..events.arrays import BinaryArray
 from ..events.compact import CompactArray
 from ..operators.arguments import check_data, check_room, check_shape, index_array
 from ..operators.conversion import compress
@@ -21,7 +20,7 @@ from ..operators.dtypes import accumulator
 from ..operators.operand import BINARY, Operand
 from ..operators.places import coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
-from .base import Arrays, Format, is_number, picked
+from .base import Arrays, Format, picked
 from .interchange import host_data
 from .validation import check_coordinate_values, should_check, three_arrays
 
@@ -102,10 +101,6 @@ class Coordinates(Format):
             places[1 - axis] = places[1 - axis][selected]
             entries = entries[selected]
         return entries, places[0], places[1]
-
-    def _line(self, axis: int, number: Any) -> jax.Array:
-        event = BinaryArray(is_number(number, self.shape[axis]))
-        return event @ self if axis == 0 else self @ event  # type: ignore[no-any-return]
 
     def _at_entries(self, row: jax.Array | None, column: jax.Array | None) -> jax.Array:
         self._check_single()
