@@ -135,45 +135,36 @@ def _scatter_dense(data, indices, indptr, x, y):
 
 
 @njit
-def _scatter_row(data, indices, indptr, x, y, ones, active):
-    """Scatter the rows of the active elements of a vector; *ones* has shape (1, 1) if these are flags."""
-    clear(y)
+def _list(x, ones, active):
+    """Write the positions of active elements; return their number and values; *ones* has shape (1, 1) for flags."""
     if ones.ndim == 2:
-        _rows(0, active_flags(x, active), active, ones, data, no_order(), indices, indptr, y)
-    else:
-        _rows(0, active_values(x, active), active, x, data, no_order(), indices, indptr, y)
-
-
-@njit
-def _scatter_shared(data, indices, indptr, x, y, ones):
-    """Compute `_scatter_row` by several threads."""
-    active = np.empty(x.size + 1, np.uint64)
-    if ones.ndim == 2:
-        count = active_flags(x, active)
-        scatter_active(active, count, ones, data, no_order(), indices, indptr, y)
-    else:
-        count = active_values(x, active)
-        scatter_active(active, count, x, data, no_order(), indices, indptr, y)
+        return active_flags(x, active), ones
+    return active_values(x, active), x
 
 
 @njit(parallel=True)
-def _scatter_each(data, indices, indptr, x, y, ones):
+def _scatter_each(data, indices, indptr, x, y, ones, events):
     vectors = x.shape[0]
     if vectors < thread_count():  # the threads share the entries of each vector
+        active = np.empty(x.shape[1] + 1, np.uint64)
         for c in range(vectors):
-            _scatter_shared(data, indices, indptr, x[c], y[c], ones)
+            count, values = _list(x[c], ones, active)
+            scatter_active(active, count, values, data, no_order(), indices, indptr, y[c])
         return
-    parts = min(part_count(_count(x) * (indices.size // max(1, x.shape[1])) + y.size), vectors)
+    parts = min(part_count(events * (indices.size // max(1, x.shape[1])) + y.size), vectors)
     for part in prange(parts):
         active = np.empty(x.shape[1] + 1, np.uint64)
         for c in range(first_of(vectors, part, parts), first_of(vectors, part + 1, parts)):
-            _scatter_row(data, indices, indptr, x[c], y[c], ones, active)
+            count, values = _list(x[c], ones, active)
+            clear(y[c])
+            _rows(0, count, active, values, data, no_order(), indices, indptr, y[c])
 
 
 @njit
 def _scatter_matrix(data, indices, indptr, x, y, ones):
-    if _count(x) * _DENSE < x.size:
-        _scatter_each(data, indices, indptr, x, y, ones)
+    events = _count(x)
+    if events * _DENSE < x.size:
+        _scatter_each(data, indices, indptr, x, y, ones, events)
     else:
         _scatter_dense(data, indices, indptr, x, y)
 
