@@ -23,7 +23,7 @@ from ..measure.result import BenchmarkResult
 from ..structs import Struct, check_callable, check_inputs
 from .backends import Backends
 from .dispatch import Dispatch, Static, key_of
-from .names import check_name, operators, register
+from .names import check_name, register, same_named
 from .primitive import OperatorPrimitive
 from .rules import TransformRules
 
@@ -117,11 +117,8 @@ class XLACustomKernel:
 
     def __new__(cls, name: str, doc: str | None = None, *, replace: bool = False, **_: Any) -> Self:
         """Return the operator of this name and class, to be defined again, if *replace* is true."""
-        found = operators().get(name) if replace and isinstance(name, str) else None
-        if (type(found).__module__, type(found).__qualname__) != (cls.__module__, cls.__qualname__):
-            return super().__new__(cls)
-        found.__class__ = cls  # type: ignore[union-attr]  # a subclass may have been defined again
-        return found  # type: ignore[return-value]
+        found: Self | None = same_named(cls, name) if replace else None
+        return super().__new__(cls) if found is None else found
 
     def __init__(
         self, name: str, doc: str | None = None, *, replace: bool = False, has_side_effect: bool = False

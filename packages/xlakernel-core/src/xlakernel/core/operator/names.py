@@ -29,6 +29,18 @@ def register(op: Any, name: str, *, replace: bool) -> Any:
     return earlier
 
 
+def same_named(kind: type, name: Any) -> Any:
+    """Return the operator of this name as one of the class *kind*, if its class has the same name; else None.
+
+    The class itself may have been defined again, as when a notebook's cell runs again.
+    """
+    found = _operators.get(name) if isinstance(name, str) else None
+    if (type(found).__module__, type(found).__qualname__) != (kind.__module__, kind.__qualname__):
+        return None
+    found.__class__ = kind
+    return found
+
+
 def check_name(name: str) -> None:
     """Raise unless *name* can be a column of a table, a part of a file name, and an argument of a command."""
     if not isinstance(name, str) or not name:
