@@ -1,4 +1,4 @@
-"""What a procedural matrix looks like, its sums, and the errors of wrong arguments."""
+"""Attributes, text and sums of a procedural matrix, and the errors of wrong arguments."""
 
 import copy
 import pickle

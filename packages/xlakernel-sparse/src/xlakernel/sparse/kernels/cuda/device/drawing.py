@@ -19,7 +19,7 @@ from .warp import ALL
 
 
 class Draws(NamedTuple):
-    """What is drawn, as far as compiled code depends on it.
+    """The properties of a matrix's lines that compiled code depends on.
 
     Attributes:
       distribution: that of the weights.
