@@ -141,6 +141,9 @@ def test_a_program_for_events_does_not_copy_the_weights(matrix):
         f = jax.jit(lambda w, x: product(A.with_data(w), x, side, operand))
         return f.lower(A.data, events(side, 0.3)).compile().as_text().count(" gather(")
 
+    with jax.default_device(jax.devices("cpu")[0]):
+        f = jax.jit(lambda w, x: A.with_data(w).T @ BinaryArray(x))
+        assert " gather(" not in f.lower(A.data, events("x @ A", 0.3)).compile().as_text()
     assert all(gathers(operand, side) == 0 for operand in ("binary", "weighted") for side in ("A @ x", "x @ A"))
 
 

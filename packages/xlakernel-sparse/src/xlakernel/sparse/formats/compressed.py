@@ -33,6 +33,8 @@ class Compressed(Format):
 
     __slots__ = ("has_new_weights", "indices", "indptr", "prepared")
     _leaves = ("data", "indices", "indptr", "prepared")
+    #: True if `with_data` set the weights of a prepared matrix in this program; a slot without a value means False.
+    has_new_weights: bool
 
     #: The axis that numbers the lines: 0 for rows, 1 for columns.
     _axis: ClassVar[int]

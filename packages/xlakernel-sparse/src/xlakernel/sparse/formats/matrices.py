@@ -257,7 +257,8 @@ class _CompressedMatrix(Plastic, SparseMatrix):
 
     def _transposed(self) -> dict[str, Any]:
         """Return the attributes of the transposed matrix."""
-        return {"shape": self.shape[::-1], **{name: getattr(self, name) for name in self._leaves}}
+        leaves = {name: getattr(self, name) for name in self._leaves}
+        return {"shape": self.shape[::-1], "has_new_weights": getattr(self, "has_new_weights", False), **leaves}
 
 
 @jax.tree_util.register_pytree_with_keys_class
