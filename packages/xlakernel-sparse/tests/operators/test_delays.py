@@ -93,7 +93,10 @@ def test_gradients(arguments, plain_jax, x64, weighted, homogeneous):
     """By ring, weights and events; events that count as 1 are differentiated as weighted ones."""
     given = arguments("float64", **({"data": jnp.array([2.0])} if homogeneous else {}))
     names = ("ring", "data", "events")
-    loss = lambda f: lambda *x: jnp.sum(jnp.sin(f(**{**given, **dict(zip(names, x, strict=True))}, weighted=weighted)))  # noqa: E731
+
+    def loss(f):
+        return lambda *x: jnp.sum(jnp.sin(f(**{**given, **dict(zip(names, x, strict=True))}, weighted=weighted)))
+
     start = tuple(given[name] for name in names)
     for one, other in zip(*(jax.grad(loss(f), (0, 1, 2))(*start) for f in (csr_delay_deliver, expected)), strict=True):
         assert_close(one, other, 1e-10)
@@ -108,8 +111,7 @@ def test_inactive_rows_do_not_spread_what_is_not_finite(arguments, plain_jax):
     inactive = np.repeat(np.asarray(given["events"]) == 0, np.diff(given["indptr"]))
     bad = given["data"].at[:10].set(jnp.where(inactive, jnp.nan, given["data"][:10]))
     assert_close(csr_delay_deliver(**{**given, "data": bad}), expected(**given))
-    deliver = lambda data: csr_delay_deliver(**{**given, "data": data})  # noqa: E731
-    _, pull = jax.vjp(deliver, given["data"])
+    _, pull = jax.vjp(lambda data: csr_delay_deliver(**{**given, "data": data}), given["data"])
     (of_data,) = pull(jnp.full((SLOTS, 7), jnp.inf))
     np.testing.assert_array_equal(of_data, [0 if off else np.inf for off in inactive] + [0, 0])
 
@@ -121,9 +123,9 @@ def test_vmap(arguments, backend):
     with use_backend(cpu=backend):
         for mapped in (*((name,) for name in names), names):
             batch = {name: jnp.stack([given[name], other[name]]) for name in mapped}
-            run = lambda batch, f=csr_delay_deliver: f(**{**given, **batch})  # noqa: E731
-            assert_close(jax.vmap(run)(batch), jnp.stack([
-                expected(**{**given, **{name: batch[name][i] for name in mapped}}) for i in range(2)]))  # fmt: skip
+            found = jax.vmap(lambda batch: csr_delay_deliver(**{**given, **batch}))(batch)
+            each = [expected(**{**given, **{name: batch[name][i] for name in mapped}}) for i in range(2)]
+            assert_close(found, jnp.stack(each))
 
 
 @pytest.mark.parametrize("backend", ["jax", "numba"])
@@ -143,7 +145,10 @@ def test_a_scan_carries_the_ring_in_place(backend):
         return (ring, jnp.where(spikes, 0, potential), ring[(t + 1) % slots]), (arrived, spikes)
 
     start = jnp.zeros((slots, n)), jnp.zeros(n), jnp.zeros(n)
-    run = lambda ring, noise: jax.lax.scan(step, (ring, *start[1:]), (jnp.arange(steps), noise))  # noqa: E731
+
+    def run(ring, noise):
+        return jax.lax.scan(step, (ring, *start[1:]), (jnp.arange(steps), noise))
+
     with use_backend(cpu=backend):
         compiled = jax.jit(run, donate_argnums=0).lower(start[0], noise).compile()
         _, (arrived, spikes) = compiled(start[0], noise)

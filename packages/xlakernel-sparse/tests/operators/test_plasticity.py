@@ -45,7 +45,10 @@ class Update:
             if "csc" in name:  # the same arrays describe the transpose
                 pre, post, row, column, shape = post, pre, column, row, shape[::-1]
             arrays = csr_transpose(*structure, shape=shape) if name == "update_csr_on_binary_post" else structure
-            bound = lambda w, *rest: function(w, *arrays, *rest, shape=shape)  # noqa: E731
+
+            def bound(w, *rest):
+                return function(w, *arrays, *rest, shape=shape)
+
         order = (lambda t, s: (s, t)) if by_row else (lambda t, s: (t, s))
         self.run = lambda w, t, s, *limits: bound(w, *order(t, s), *limits)
         self.lines, self.places = (pre, post) if by_row else (post, pre)
@@ -211,7 +214,10 @@ def test_inactive_entries_do_not_spread_what_is_not_finite(update, plain_jax, na
 def test_half_precision_is_differentiable(update, plain_jax):
     example = update("update_csr_on_binary_pre")
     w, t, s = example.arguments()
-    loss = lambda w, t: example.run(w, t, s, -0.5, 0.5).astype("float32").sum()  # noqa: E731
+
+    def loss(w, t):
+        return example.run(w, t, s, -0.5, 0.5).astype("float32").sum()
+
     of_w, of_t = jax.grad(loss, (0, 1))(w.astype("bfloat16"), t)
     assert of_w.dtype == "bfloat16" and of_t.dtype == "float32"
     exact = jax.grad(lambda w, t: example.dense(w, t, s, -0.5, 0.5).sum(), (0, 1))(w, t)

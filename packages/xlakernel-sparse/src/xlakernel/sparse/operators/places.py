@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -34,5 +32,7 @@ def coordinates_of_rows(indices: jax.Array, indptr: jax.Array, shape: tuple[int,
 def firsts(indices: jax.Array, indptr: jax.Array, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
     """Return the first entry of each entry's place, ``(nnz,)``, and the number of entries that are not first."""
     outs = [_Struct(indices.shape, indptr.dtype), _Struct((), indptr.dtype)]
-    found: Any = first_of_places(indices, indptr, outs=outs, shape=shape)
-    return tuple(found)  # type: ignore[return-value]  # two results
+    first: jax.Array
+    repeated: jax.Array
+    first, repeated = first_of_places(indices, indptr, outs=outs, shape=shape)
+    return first, repeated

@@ -165,9 +165,8 @@ def delay_delivery(outs: Sequence[Any], *, operand: str, homogeneous: bool) -> C
     run = numba_kernel(kernel, out, input_output_aliases={0: 0})
 
     def call(ring: Any, data: Any, indices: Any, indptr: Any, delay: Any, t: Any, x: Any) -> Any:
-        return run(
-            ring, _weights(data, homogeneous), indices, indptr, _weights(delay, delay.shape == (1,)), t, x
-        )  # fmt: skip
+        weights, shared = _weights(data, homogeneous), _weights(delay, delay.shape == (1,))
+        return run(ring, weights, indices, indptr, shared, t, x)
 
     return call
 

@@ -52,7 +52,7 @@ def update_dense_on_binary_pre(
        [0. 0. 0.]]
     """
     caller = "update_dense_on_binary_pre"
-    return _run(caller, weight, post_trace, pre_spike, w_min, w_max, axis=0, backend=backend)  # type: ignore[no-any-return]
+    return _run(caller, weight, post_trace, pre_spike, w_min, w_max, axis=0, backend=backend)
 
 
 def update_dense_on_binary_post(
@@ -94,12 +94,13 @@ def update_dense_on_binary_post(
        [1. 0. 1.]]
     """
     caller = "update_dense_on_binary_post"
-    return _run(caller, weight, pre_trace, post_spike, w_min, w_max, axis=1, backend=backend)  # type: ignore[no-any-return]
+    return _run(caller, weight, pre_trace, post_spike, w_min, w_max, axis=1, backend=backend)
 
 
-def _run(caller: str, *arrays: Any, **keywords: Any) -> Any:
+def _run(caller: str, *arrays: Any, **keywords: Any) -> jax.Array:
     """Check the arguments, and update, in a compiled program unless NumPy arrays are checked first."""
-    return (_update if has_numpy(arrays) else _compiled)(caller, *arrays, **keywords)
+    updated: jax.Array = (_update if has_numpy(arrays) else _compiled)(caller, *arrays, **keywords)
+    return updated
 
 
 def _update(
