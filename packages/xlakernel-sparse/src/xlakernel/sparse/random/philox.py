@@ -7,9 +7,7 @@ import math
 import numpy as np
 from numba import njit
 
-MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-INCREMENTS = 0x9E3779B9, 0xBB67AE85
-ROUNDS = 10
+from .plain import INCREMENTS, MULTIPLIERS, ROUNDS
 
 _LEFT, _RIGHT = map(np.uint64, MULTIPLIERS)
 _FIRST, _SECOND = map(np.uint32, INCREMENTS)

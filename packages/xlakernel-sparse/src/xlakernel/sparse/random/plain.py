@@ -8,7 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .philox import INCREMENTS, MULTIPLIERS, ROUNDS
+# Of Philox4x32-10. They are here since `philox` imports Numba, which a program without Numba kernels never loads.
+MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+INCREMENTS = 0x9E3779B9, 0xBB67AE85
+ROUNDS = 10
 
 
 def product(a: Any, b: Any) -> tuple[jax.Array, jax.Array]:
