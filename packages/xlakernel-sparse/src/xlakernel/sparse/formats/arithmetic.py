@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -107,7 +109,7 @@ class Arithmetic(Format, abc.ABC):
                 "For other powers of the entries alone write A.with_data(A.data**n); for a dense result "
                 "A.todense() ** n; for a product of matrices A @ x."
             )
-        return self.with_data(_mapped_elements(self, lambda elements: elements**n))
+        return self.with_data(_mapped_elements(self, operator.pow, (type(n), n)))
 
 
 def _refuse_comparison(matrix: Format, sign: str, other: object) -> None:
@@ -137,23 +139,30 @@ def _weights_without_padding(matrix: Format) -> jax.Array:
     return jnp.where(matrix._is_entry(), matrix.data, 0)
 
 
-def _mapped_elements(matrix: Format, function: Callable[[jax.Array], jax.Array]) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(1, 2))  # outside of jit each call would compile its cond anew
+def _mapped_elements(matrix: Format, function: Callable[..., Any], typed: tuple[type, Any] | None = None) -> jax.Array:
     """Return weights that add up, at each place, to *function* of the element there.
 
     The first entry of a place (a row and column) gets the result; duplicates of the entry, and padding, get 0.
+
+    Args:
+      matrix: the matrix.
+      function: a function of the elements, and of a number if *typed* is given.
+      typed: the type of the number and the number: JAX takes static arguments that are equal, 2 and 2.0, for the same.
     """
     first, repeated = matrix._first_of_places()
+    numbers = typed[1:] if typed else ()
 
     # Powers and their derivatives may be infinite at 0: elements that are not used are set to 1.
     def of_distinct() -> jax.Array:
         used = matrix._is_entry() & (repeated == 0)  # under vmap, both branches are computed
-        return jnp.where(used, function(jnp.where(used, matrix.data, 1)), 0)
+        return jnp.where(used, function(jnp.where(used, matrix.data, 1), *numbers), 0)
 
     def of_sums() -> jax.Array:
         weights = jnp.broadcast_to(_entry_weights(matrix), matrix.nnz)
         sums = jnp.zeros(matrix.nnz, accumulator(matrix.dtype)).at[first].add(weights).astype(matrix.dtype)
         used = matrix._is_entry() & (first == jnp.arange(matrix.nnz))
-        return jnp.where(used, function(jnp.where(used, sums, 1)), 0)
+        return jnp.where(used, function(jnp.where(used, sums, 1), *numbers), 0)
 
     mapped: jax.Array = jax.lax.cond(repeated == 0, of_distinct, of_sums)
     return mapped

@@ -57,10 +57,12 @@ class Multiplied(ImmutablePytree, abc.ABC):
     # Products.
 
     def __matmul__(self, other: Any) -> jax.Array:
-        return _matmul(self, other, transpose=False)
+        product: jax.Array = _compiled_product(self, other, transpose=False)
+        return product
 
     def __rmatmul__(self, other: Any) -> jax.Array:
-        return _matmul(self, other, transpose=True)
+        product: jax.Array = _compiled_product(self, other, transpose=True)
+        return product
 
     def _checked_product(self, other: Any, *, transpose: bool) -> jax.Array:
         """Return ``self @ other``; ``other @ self`` if *transpose*."""
@@ -162,10 +164,3 @@ def _checked_product(matrix: Multiplied, other: Any, *, transpose: bool) -> jax.
 
 
 _compiled_product = jit_when_eager(_checked_product, static_argnames="transpose")
-
-
-def _matmul(matrix: Multiplied, other: Any, *, transpose: bool) -> jax.Array:
-    """Return a product, computed by one compiled program if *other* can be an argument of compiled programs."""
-    multiply = _compiled_product if isinstance(other, (jax.Array, EventArray)) else _checked_product
-    product: jax.Array = multiply(matrix, other, transpose=transpose)
-    return product

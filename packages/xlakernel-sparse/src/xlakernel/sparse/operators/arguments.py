@@ -182,11 +182,6 @@ def _without_wrapping(caller: str, what: str, known: np.ndarray, widest: Any) ->
     return known.astype(widest)
 
 
-def has_numpy(values: Any) -> bool:
-    """Return True if one of the values is a NumPy array, which `as_array` checks before a program takes it."""
-    return any(isinstance(value, np.ndarray) for value in values)
-
-
 def known_numbers(numbers: Any) -> Any:
     """Return *numbers* as a NumPy array, or unchanged if some elements are traced or are not numbers."""
     if isinstance(numbers, Sequence) and not numbers:

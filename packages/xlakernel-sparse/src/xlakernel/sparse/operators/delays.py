@@ -19,7 +19,7 @@ from xlakernel.core import XLACustomKernel
 from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError
 
-from .arguments import as_array, check_compressed, check_operand, has_numpy, is_known, known_numbers
+from .arguments import as_array, check_compressed, check_operand, is_known, known_numbers
 from .backends import register
 from .derivatives import active_product
 from .dtypes import accumulator, check_convertible, check_dtype
@@ -127,10 +127,8 @@ def deliver(
     x = events if kind is None else events.operand_array()
     ring = as_array(caller, "ring", ring)
     delays = check_delays(caller, delays, ring)
-    structure, others = (indices, indptr), (x, data, t)
-    is_compiled = all(isinstance(array, jax.Array) for array in structure) and not has_numpy(others)
-    run = _compiled if is_compiled else _deliver
-    delivered: jax.Array = run(caller, operand, ring, x, data, indices, indptr, delays, t, shape=shape, backend=backend)
+    arrays = ring, x, data, indices, indptr, delays, t
+    delivered: jax.Array = _compiled(caller, operand, *arrays, shape=shape, backend=backend)
     return delivered
 
 

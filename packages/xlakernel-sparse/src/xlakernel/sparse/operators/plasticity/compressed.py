@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from xlakernel.core.backend import jit_when_eager
 
-from ..arguments import check_shape, check_structure, has_numpy, index_array
+from ..arguments import check_shape, check_structure, index_array
 from ..conversion import csr_transpose
 from ..dtypes import accumulator
 from ..entries import rows_of_entries
@@ -328,9 +328,5 @@ _compiled = jit_when_eager(_update, static_argnums=0, static_argnames=("shape", 
 
 def update_entries(caller: str, weight: Any, indices: Any, indptr: Any, *others: Any, **keywords: Any) -> jax.Array:
     """Check the arguments of the function *caller*, and update weights; `_update` lists the arguments."""
-    # Other arrays are checked outside of jit, which would wrap numbers that JAX's dtypes cannot hold.
-    structure = (indices, indptr, *others[4:])
-    is_compiled = all(isinstance(array, jax.Array) for array in structure) and not has_numpy((weight, *others))
-    update = _compiled if is_compiled else _update
-    updated: jax.Array = update(caller, weight, indices, indptr, *others, **keywords)
+    updated: jax.Array = _compiled(caller, weight, indices, indptr, *others, **keywords)
     return updated

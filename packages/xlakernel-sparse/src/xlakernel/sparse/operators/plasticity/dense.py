@@ -9,7 +9,7 @@ import jax
 from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ShapeError
 
-from ..arguments import as_array, has_numpy
+from ..arguments import as_array
 from .arguments import check_events, check_limits, check_trace, check_weights
 from .update import add_trace
 
@@ -98,8 +98,8 @@ def update_dense_on_binary_post(
 
 
 def _run(caller: str, *arrays: Any, **keywords: Any) -> jax.Array:
-    """Check the arguments, and update, in a compiled program unless NumPy arrays are checked first."""
-    updated: jax.Array = (_update if has_numpy(arrays) else _compiled)(caller, *arrays, **keywords)
+    """Check the arguments, and update."""
+    updated: jax.Array = _compiled(caller, *arrays, **keywords)
     return updated
 
 

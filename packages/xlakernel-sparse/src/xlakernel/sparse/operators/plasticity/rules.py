@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
+from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ArgumentError, ShapeError
 
 from ..arguments import as_array, check_shape, check_structure, index_array
@@ -184,10 +186,29 @@ def apply_rule(
     post = _checked(caller, "post_vals", post_vals, shape[1])
     if 0 in (*shape, indices.shape[0]):  # there are no entries, or all are padding
         return state
+    params = jax.tree.map(functools.partial(as_array, caller, "params"), params)
+    visited = indices, indptr, permutation[0] if permutation else None, active
+    return _apply(caller, rule, visited, state, pre, post, params, by_row=by_row, across=across)
+
+
+def _apply_checked(
+    caller: str,
+    rule: Callable[..., Any],
+    visited: Sequence[Any],
+    state: Any,
+    pre: Any,
+    post: Any,
+    params: Any,
+    *,
+    by_row: bool,
+    across: bool,
+) -> Any:
     traced = trace_rule(caller, rule, state, pre, post, params)
-    order = permutation[0] if permutation else None
-    visits = Visits(indices, indptr, order, active, by_row, across)
-    return apply_at_events(traced, visits, state, pre, post, params)
+    return apply_at_events(traced, Visits(*visited, by_row, across), state, pre, post, params)
+
+
+# Outside of jit each call would compile its loop anew.
+_apply = jit_when_eager(_apply_checked, static_argnums=(0, 1), static_argnames=("by_row", "across"))
 
 
 def _checked(caller: str, what: str, tree: Any, length: int) -> Any:

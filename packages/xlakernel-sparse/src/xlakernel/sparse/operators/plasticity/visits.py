@@ -66,7 +66,6 @@ def trace_rule(caller: str, rule: Callable[..., Any], state: Any, pre: Any, post
       DtypeError: if the dtype of a state cannot hold the numbers that it returns.
     """
     one = [jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), tree) for tree in (state, pre, post)]
-    params = jax.tree.map(jnp.asarray, params)
     traced, found = jax.make_jaxpr(rule, return_shape=True)(*one, params)
     expected = one[0]
     given, wanted = (str(jax.tree.structure(tree)) for tree in (found, expected))

@@ -43,9 +43,7 @@ class ProductPair:
 
     def __call__(self, caller: str, *arrays: Any, **keywords: Any) -> jax.Array:
         """Check the arguments of the function *caller*, and multiply; `_product` lists the arguments."""
-        # Arrays of other kinds are checked outside of jit, which would wrap numbers that JAX's dtypes cannot hold.
-        multiply = self._compiled if all(isinstance(array, jax.Array) for array in arrays) else self._product
-        product: jax.Array = multiply(caller, *arrays, **keywords)
+        product: jax.Array = self._compiled(caller, *arrays, **keywords)
         return product
 
     def of_rank(self, rank: int) -> XLACustomKernel:
