@@ -12,7 +12,7 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 
-from ..operators.arguments import as_array, as_integer, check_room
+from ..operators.arguments import as_array, as_integer, check_room, device_of, is_on_cpu
 from ..operators.dtypes import check_dtype
 
 Coordinates = tuple[jax.Array, jax.Array, jax.Array]
@@ -35,14 +35,37 @@ def coordinates_of_dense(caller: str, dense: Any, nnz: int | None) -> Coordinate
             "are not zero is not known yet: give nnz, at least 1, and real or complex numbers, which become NaN if "
             "there are more; or convert outside of jit."
         )
+    if is_on_cpu(dense):
+        return _coordinates_on_cpu(caller, dense, room)
     found = jnp.count_nonzero(dense)
     room = int(found) if room is None else room
-    if not traced and int(found) > room:
-        raise ShapeError(f"{caller}: nnz is {nnz}, but {found} elements are not zero.")
+    if not traced:
+        _check_enough(caller, int(found), room)
     # In a differentiated program even integers have tangents, which operators would reject.
     row, col = _nonzero_places(jax.lax.stop_gradient(dense), room)
     data = _elements_at(dense, row, col)
     return (_nan_where(found > room, data) if traced else data), row, col
+
+
+def _check_enough(caller: str, found: int, room: int) -> None:
+    if found > room:
+        raise ShapeError(f"{caller}: nnz is {room}, but {found} elements are not zero.")
+
+
+def _coordinates_on_cpu(caller: str, dense: jax.Array, room: int | None) -> Coordinates:
+    """Return the data, row and column of each nonzero element, with padding up to *room*; NumPy finds them sooner."""
+    known = np.asarray(dense)
+    (places,) = np.nonzero((known != 0).reshape(-1))
+    room = places.size if room is None else room
+    _check_enough(caller, places.size, room)
+    data = np.zeros(room, known.dtype)
+    row, col = (np.full(room, extent, np.int32) for extent in known.shape)
+    data[: places.size] = known.reshape(-1)[places]
+    if places.size:
+        row[: places.size], col[: places.size] = np.divmod(places, known.shape[1])
+    with jax.ensure_compile_time_eval():
+        arrays: Coordinates = jax.device_put((data, row, col), device_of(dense))
+    return arrays
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -12,7 +12,7 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, StructureError
 
-from ..operators.arguments import is_known
+from ..operators.arguments import device_of, is_on_cpu
 from ..operators.entries import in_order
 from .base import Format
 
@@ -105,22 +105,15 @@ def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format
     data = matrix.data if matrix.homogeneous else _at(matrix.data, entries)
     # The weights may be traced while the structure is known.
     with jax.ensure_compile_time_eval():
-        structure = jax.device_put(structure, _device_of(matrix.structure[0]))
+        structure = jax.device_put(structure, device_of(matrix.structure[0]))
     return type(matrix)((data, *structure), shape=shape, check=False)
-
-
-def _device_of(array: Any) -> Any:
-    """Return the device that *array* is committed to; None if there is none, or several."""
-    is_committed = isinstance(array, jax.Array) and getattr(array, "committed", False)
-    devices = array.devices() if is_committed else ()
-    return next(iter(devices)) if len(devices) == 1 else None
 
 
 def _at(data: jax.Array, entries: np.ndarray) -> jax.Array:
     """Return the weights of these entries; with known weights on the CPU, no program is compiled for their number."""
-    if is_known(data) and all(device.platform == "cpu" for device in data.devices()):
+    if is_on_cpu(data):
         with jax.ensure_compile_time_eval():
-            weights: jax.Array = jax.device_put(np.asarray(data)[entries], _device_of(data))
+            weights: jax.Array = jax.device_put(np.asarray(data)[entries], device_of(data))
     else:
         weights = in_order(data, entries)
     return weights

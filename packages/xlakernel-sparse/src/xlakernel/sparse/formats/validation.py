@@ -9,7 +9,7 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, InputError, StructureError
 
-from ..operators.arguments import is_known
+from ..operators.arguments import is_known, is_on_cpu
 
 
 def three_arrays(caller: str, arrays: Any, names: str) -> tuple[Any, Any, Any]:
@@ -113,4 +113,4 @@ def _check_range(caller: str, what: str, indices: Any, extent: int, place: str, 
 
 def _to_inspect(array: Any) -> Any:
     """Return an array on the CPU as a NumPy array, for checks that compile nothing; an array on a GPU as it is."""
-    return np.asarray(array) if all(device.platform == "cpu" for device in array.devices()) else array
+    return np.asarray(array) if is_on_cpu(array) else array

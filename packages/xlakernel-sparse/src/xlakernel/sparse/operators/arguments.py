@@ -68,6 +68,18 @@ def is_known(value: Any) -> bool:
     return isinstance(value, (np.ndarray, np.generic, int))
 
 
+def is_on_cpu(array: jax.Array) -> bool:
+    """Return True for a known array on CPU devices, which NumPy can read."""
+    return is_known(array) and all(device.platform == "cpu" for device in array.devices())
+
+
+def device_of(array: Any) -> Any:
+    """Return the device that *array* is committed to; None if there is none, or several."""
+    is_committed = isinstance(array, jax.Array) and getattr(array, "committed", False)
+    devices = array.devices() if is_committed else ()
+    return next(iter(devices)) if len(devices) == 1 else None
+
+
 def fits(number: Any, dtype: Any) -> bool:
     """Return True if integers of *dtype* can hold *number*; True for symbolic numbers."""
     return export.is_symbolic_dim(number) or bool(number <= np.iinfo(dtype).max)
