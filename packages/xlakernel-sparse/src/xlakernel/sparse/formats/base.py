@@ -221,6 +221,10 @@ def picked(places: np.ndarray, numbers: np.ndarray, extent: int) -> tuple[np.nda
     Returns:
       The selected entries in their order, one for each repetition, and the position of their place in *numbers*.
     """
+    if is_range(numbers):
+        found = places - places.dtype.type(numbers[0])
+        entries = np.flatnonzero((found >= 0) & (found < numbers.size))
+        return entries, found[entries]
     positions = np.full(extent, -1, places.dtype)
     positions[numbers] = np.arange(numbers.size)
     found = positions[places]
@@ -234,6 +238,11 @@ def picked(places: np.ndarray, numbers: np.ndarray, extent: int) -> tuple[np.nda
     entries = np.repeat(entries, of_entry)
     first = (np.cumsum(times) - times)[places[entries]]
     return entries, np.argsort(numbers, kind="stable")[first + repetition].astype(places.dtype)
+
+
+def is_range(numbers: np.ndarray) -> bool:
+    """Return True if each number is the one before it plus 1; False if there are none."""
+    return numbers.size > 0 and np.array_equal(numbers, np.arange(numbers[0], numbers[0] + numbers.size))
 
 
 @functools.partial(jax.jit, static_argnums=1)

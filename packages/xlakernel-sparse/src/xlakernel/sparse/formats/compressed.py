@@ -22,7 +22,7 @@ from ..operators.operand import BINARY, DENSE, Operand
 from ..operators.places import coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
 from ..operators.sampled import csr_sddmm
-from .base import Arrays, Format, picked
+from .base import Arrays, Format, is_range, picked
 from .interchange import host_data
 from .prepared import Prepared, prepare
 from .validation import check_compressed_values, should_check, three_arrays
@@ -217,6 +217,9 @@ def _line_shape(axis: int, shape: tuple[int, int]) -> tuple[int, int]:
 
 def _of_lines(indptr: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the entries of the lines *numbers*, line by line, and the first entry of each of these lines."""
+    if is_range(numbers):
+        ends = indptr[numbers[0] : numbers[-1] + 2]
+        return np.arange(ends[0], ends[-1]), ends - ends[0]
     lengths = np.diff(indptr)[numbers]
     ends = np.cumsum(lengths)
     # The entries of a line follow the line's first entry.
