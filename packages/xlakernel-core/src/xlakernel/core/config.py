@@ -175,6 +175,13 @@ class Settings:
         with _requested(self.requested), debug_mode(self.debug):
             yield
 
+    @contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Apply the settings inside the ``with`` block, and those of this thread where they request nothing."""
+        requested = tuple(sorted({**dict(_requested.value), **dict(self.requested)}.items()))
+        with _requested(requested), debug_mode(self.debug or is_debugging()):
+            yield
+
 
 @functools.cache  # a later change of the variable would not apply to functions that are already jitted
 def _debug_from_environment() -> bool:

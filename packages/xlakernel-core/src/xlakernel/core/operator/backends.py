@@ -209,13 +209,21 @@ class Backends:
         own = self._defaults.get(platform)
         return own if own or self.leader is None else self.leader._chosen_default(platform)
 
-    def reset(self) -> None:
-        """Forget all kernels and defaults; operators that follow this one still do."""
+    def reset(self, heir: Backends) -> None:
+        """Forget all kernels and defaults; operators that follow this one follow *heir*."""
         with _following, self._lock:
             self._leave()
+            if heir is not self:
+                for follower in self._followers:
+                    follower._follow(heir)
             self.kernels, self._defaults, self._announced = {}, {}, None
             set_automatic(self.name, False)
             self._announce_default()
+
+    def defaults(self) -> dict[str, str]:
+        """Return platform → the default that was set, here or for the leader."""
+        chosen = {platform: self._chosen_default(platform) for platform in PLATFORMS}
+        return {platform: backend for platform, backend in chosen.items() if backend is not None}
 
     def get_default(self, platform: str) -> str | None:
         """Return the default backend of a platform, or ``"auto"`` if that is set; None if there is no kernel."""
@@ -229,8 +237,7 @@ class Backends:
         Platforms without a backend are left out.
         """
         requested = dict.fromkeys(PLATFORMS, backend) if backend is not None else requested_backends()
-        chosen = {platform: requested.get(platform) or self._chosen_default(platform) for platform in PLATFORMS}
-        return {platform: name for platform, name in chosen.items() if name is not None}
+        return {**self.defaults(), **requested}
 
     def available_backends(self, platform: str) -> list[str]:
         """Return the backends registered for a platform, in the order of registration."""

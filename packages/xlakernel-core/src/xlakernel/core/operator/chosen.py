@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..errors import GeneratorError, ResultError, XLAKernelError
+from ..errors import BackendNotFoundError, GeneratorError, ResultError, XLAKernelError
 from ..structs import Struct, counted, text_of
 from .backends import Backends
 from .dispatch import Definition
@@ -42,6 +42,11 @@ class ChosenKernel:
         generator = self.definition.generators.get((self.platform, self.backend))
         if generator is None:  # registered after the trace, or an error
             generator = self.backends.entry(self.platform, self.backend).kernel_generator
+            if not self.definition.is_part_of(self.definition.operator.definition):
+                raise BackendNotFoundError(
+                    f"{self.name}: {self} was registered after this program had been traced, and so were other kernels "
+                    "or rules. Trace the function again."
+                )
         kernel = self._guard(f"the generator of {self}", generator, outs=list(self.outs), **static)
         if not callable(kernel):
             raise GeneratorError(

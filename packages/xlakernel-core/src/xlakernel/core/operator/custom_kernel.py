@@ -23,7 +23,7 @@ from ..measure.result import BenchmarkResult
 from ..structs import Struct, check_callable, check_inputs
 from .backends import Backends
 from .dispatch import Dispatch, Static, key_of
-from .names import check_name, register, same_named
+from .names import check_name, holder, register, same_named
 from .primitive import OperatorPrimitive
 from .rules import TransformRules
 
@@ -79,7 +79,9 @@ class XLACustomKernel:
 
     A kernel, rule or default that replaces another applies to functions that are already jitted, too: JAX traces and
     compiles all functions once more. What was traced and kept (a jaxpr, a program compiled ahead of time or exported)
-    keeps its kernels and rules, but not the operators that these call.
+    keeps its kernels and rules, but not the operators that these call, nor other objects that they find by a global
+    name. (A kept jaxpr calls the generator of a kernel when it is lowered. On jax before 0.12, a function that
+    ``jax.closure_convert`` traces in another thread during a definition may keep the earlier one.)
 
     ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
     `def_transpose`, or by rules of the JAX primitive (`def_jvp_rule`, `def_transpose_rule`).
@@ -131,13 +133,14 @@ class XLACustomKernel:
         self._call: Callable[..., Any] | None = None
         self.tags: frozenset[str] = frozenset()
         self.benchmark_data: Callable[..., Any] | None = None
-        earlier = register(self, name, replace=replace)
+        earlier = holder(name, replace=replace)
         if earlier is not self:
             self._backends = Backends(name, lambda **change: self.primitive.define_anew(**change))
             self.primitive: OperatorPrimitive = OperatorPrimitive(self._backends, self.has_side_effect)
         self._rules = TransformRules(self.primitive)
-        if earlier is not None:  # last, since it may be interrupted
-            earlier.primitive.reset(self.has_side_effect)
+        if earlier is not None:  # before the name is taken over: this may be interrupted, and is then repeated
+            earlier.primitive.reset(self.has_side_effect, self.primitive)
+        register(self, name, replace=replace)
 
     def __repr__(self) -> str:
         backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}

@@ -37,6 +37,13 @@ class Definition:
     derivative: Derivative | None
     has_side_effect: bool
 
+    def is_part_of(self, other: Definition) -> bool:
+        """Return True if *other* has the same kernels and rules, and maybe further kernels."""
+        if not all(other.generators.get(place) is generator for place, generator in self.generators.items()):
+            return False
+        mine, others = ((one.sharding, one.rules, one.derivative, one.has_side_effect) for one in (self, other))
+        return mine == others
+
     def sharding_rule(self, static: Static) -> ShardingRule | None:
         """Return the sharding rule of calls with these static keywords; None if there is none."""
         text = self.sharding(**dict(static.items)) if callable(self.sharding) else self.sharding

@@ -16,17 +16,21 @@ _operators: dict[str, Any] = {}
 _lock = threading.Lock()
 
 
-def register(op: Any, name: str, *, replace: bool) -> Any:
-    """Give *op* its name; return the operator that had it, or None. `XLACustomKernel` documents the arguments."""
+def holder(name: str, *, replace: bool) -> Any:
+    """Return the operator of this name, or None; raise `DuplicateNameError` if there is one, unless *replace*."""
+    if name in _operators and not replace:
+        raise DuplicateNameError(
+            f"XLACustomKernel: an operator named {name!r} exists. Use that one, xlakernel.core.operators()"
+            f"[{name!r}], choose another name, or pass replace=True to take the name over."
+        )
+    return _operators.get(name)
+
+
+def register(op: Any, name: str, *, replace: bool) -> None:
+    """Give *op* its name; `XLACustomKernel` documents the arguments."""
     with _lock:
-        if name in _operators and not replace:
-            raise DuplicateNameError(
-                f"XLACustomKernel: an operator named {name!r} exists. Use that one, xlakernel.core.operators()"
-                f"[{name!r}], choose another name, or pass replace=True to take the name over."
-            )
-        earlier = _operators.get(name)
+        holder(name, replace=replace)
         _operators[name] = op
-    return earlier
 
 
 def same_named(kind: type, name: Any) -> Any:

@@ -166,9 +166,11 @@ class OperatorPrimitive(CallPrimitive):
         structs = tuple(Struct(out.shape, out.dtype) for out in outs)
         self.latest_trace = object()
         if dispatch is None:
-            dispatch = Dispatch((), Settings.present(), self.definition)
-        elif dispatch.definition.operator is not self:
-            dispatch = dataclasses.replace(dispatch, definition=self.definition)
+            requested = tuple(self.backends.requested(None).items())
+            dispatch = Dispatch(requested, Settings.present(), self.definition)
+        elif dispatch.definition.operator is not self:  # the choices of a call of another operator
+            backends = tuple({**self.backends.defaults(), **dict(dispatch.backends)}.items())
+            dispatch = dataclasses.replace(dispatch, backends=backends, definition=self.definition)
         results = super().bind(*vary_alike(ins), outs=structs, dispatch=dispatch, static=static)  # type: ignore[no-untyped-call]
         return list(results)
 
@@ -176,20 +178,24 @@ class OperatorPrimitive(CallPrimitive):
         """Return the call that has these parameters."""
         return OperatorCall(self, **params)
 
-    # Rules of the primitive: those of the call's definition, if the author has set them.
+    # Rules of the primitive: those of the call's definition, if the author has set them. The settings of the call also
+    # apply to the operators that the rules call.
 
     def batch(self, inputs: Sequence[Any], axes: Sequence[int | None], **params: Any) -> tuple[list[Any], list[int]]:
         """Map the call; the rule of ``jax.vmap``."""
         # The author's rule is for an unmapped call. A call mapped before the rule was set gets one more level.
         rule = super().batch if params["dispatch"].mapped else _rule(params, "batch", super().batch)
-        results: tuple[list[Any], list[int]] = rule(inputs, axes, **params)
+        with params["dispatch"].settings.resumed():
+            results: tuple[list[Any], list[int]] = rule(inputs, axes, **params)
         return results
 
     def _jvp(self, *arguments: Any, **params: Any) -> Any:
-        return _rule(params, "jvp", super()._jvp)(*arguments, **params)
+        with params["dispatch"].settings.resumed():
+            return _rule(params, "jvp", super()._jvp)(*arguments, **params)
 
     def _transpose(self, *arguments: Any, **params: Any) -> Any:
-        return _rule(params, "transpose", super()._transpose)(*arguments, **params)
+        with params["dispatch"].settings.resumed():
+            return _rule(params, "transpose", super()._transpose)(*arguments, **params)
 
     def set_rule(self, name: str, rule: Callable[..., Any]) -> None:
         """Set a rule of `Definition.rules`, also in place of one that the author has put in JAX's own table."""
@@ -214,13 +220,14 @@ class OperatorPrimitive(CallPrimitive):
         self.calls.clear()
         self._jitted.cache_clear()
         latest = self.latest_trace  # another thread may trace a call at any time
-        if latest is not self._cleared_trace:
+        is_used = latest is not self._cleared_trace
+        if is_used:
             self._is_interrupted = True
-            if is_tracing():
-                warn(_IN_A_TRACE.format(name=self.name))
             clear_caches()
             self._cleared_trace = latest  # last: if the clearing is interrupted, the next definition repeats it
         self._is_interrupted = False
+        if is_used and is_tracing():
+            warn(_IN_A_TRACE.format(name=self.name))
 
     def renew(self) -> None:
         """Make a definition of the present kernels and rules."""
@@ -232,13 +239,13 @@ class OperatorPrimitive(CallPrimitive):
                 self, generators, self.sharding, dict(self.rules), self.derivative, self.has_side_effect
             )
 
-    def reset(self, has_side_effect: bool) -> None:
-        """Forget all kernels, rules and derivatives: another definition takes over the name."""
+    def reset(self, has_side_effect: bool, heir: OperatorPrimitive) -> None:
+        """Forget all kernels, rules and derivatives: the operator of the primitive *heir* takes over the name."""
         with self.lock:
             self.sharding, self.rules, self.derivative = None, {}, None
             self.register_rules()
             self.has_side_effect = has_side_effect
-        self.backends.reset()
+        self.backends.reset(heir.backends)
 
     def measured(self) -> None:
         """Make JAX trace all functions again if a program has a backend that ``"auto"`` took without a measurement."""

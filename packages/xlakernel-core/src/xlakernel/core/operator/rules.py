@@ -17,7 +17,8 @@ from .primitive import OperatorPrimitive
 class TransformRules:
     """The rules of an operator's transformations.
 
-    A new rule applies from the next call on, also to functions that are already jitted.
+    A new rule applies from the next call on, also to functions that are already jitted. Rules of the JAX primitive
+    (`def_jvp_rule`, `def_transpose_rule`) replace a derivative that was declared, and a declaration replaces them.
 
     Args:
       primitive: the operator's primitive.
@@ -93,6 +94,8 @@ class TransformRules:
             derivative = declare(self.name, **declared, spelled="def_{}")
             assert derivative is not None
             self._derivative, self._primitive.derivative = declared, derivative
+            for name in ("jvp", "transpose"):
+                self._primitive.rules.pop(name, None)
         self._primitive.define_anew()
 
     def _drop_derivative(self) -> None:
@@ -130,7 +133,10 @@ class TransformRules:
 
         Linear inputs are `jax.interpreters.ad.UndefinedPrimal`. The rule returns None for the other inputs.
         """
-        derivatives.define_transpose(self._primitive, check_callable(self.name, "def_transpose_rule", rule))
+        check_callable(self.name, "def_transpose_rule", rule)
+        with self._primitive.lock:
+            derivatives.define_transpose(self._primitive, rule)
+            self._drop_derivative()
         self._primitive.define_anew()
         return rule
 

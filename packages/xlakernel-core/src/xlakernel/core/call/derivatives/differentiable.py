@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import jaxpr_as_fun
 
+from ...config import Settings
 from ...errors import DifferentiationError, KernelTypeError, ResultError, XLAKernelError
 from ...structs import Struct, counted, is_smooth, keywords_of, text_of
 from ..results import as_array, fits, flat_results
@@ -39,6 +40,7 @@ class Differentiable:
       has_side_effect: run the kernel even if its results are not used.
       offered: optional keywords; each is passed to the author's functions that have a parameter of this name.
       scalars: the names of scalars that are operands; they follow the inputs.
+      settings: the settings when the call was traced; they apply to operators in the author's functions, too.
     """
 
     derivative: Derivative
@@ -49,6 +51,7 @@ class Differentiable:
     has_side_effect: bool = False
     offered: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     scalars: tuple[str, ...] = ()
+    settings: Settings = dataclasses.field(default_factory=Settings.present)
 
     @property
     def owner(self) -> str:
@@ -275,7 +278,8 @@ class Differentiable:
             ) from error
         except ValueError:  # a builtin without a signature
             pass
-        run, used = _examined(function, args, static)
+        with self.settings.resumed():
+            run, used = _examined(function, args, static)
         captured = next(_tracers_in(used), None)
         if captured is not None:
             raise DifferentiationError(
@@ -283,7 +287,8 @@ class Differentiable:
                 "a global, and which JAX does not let a rule of differentiation do. Define the function outside, and "
                 "pass the value as an input (the kernel may ignore it)."
             )
-        return run()
+        with self.settings.resumed():
+            return run()
 
     def _only_smooth(self, values: Sequence[Any]) -> list[Any]:
         return [value for value, out in zip(values, self.outs, strict=True) if is_smooth(out.dtype)]
