@@ -109,6 +109,12 @@ def is_tracing() -> bool:
     return not core.trace_state_clean()
 
 
+def context_of_jax(setting: str) -> Callable[..., Any]:
+    """Return the context manager of one of JAX's settings; jax.enable_x64 was in another module before JAX 0.8."""
+    found: Callable[..., Any] | None = getattr(jax, setting, None)
+    return found if found is not None else getattr(jax.experimental, setting)  # type: ignore[no-any-return]
+
+
 def new_cpu_devices(count: int) -> list[jax.Device]:
     """Return *count* new CPU devices, which `jax.devices` does not list."""
     client: Any = xla_client.make_cpu_client(asynchronous=True, num_devices=count)

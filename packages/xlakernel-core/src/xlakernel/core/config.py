@@ -10,10 +10,12 @@ import dataclasses
 import functools
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
 
 import jax
 
+from ._compat import context_of_jax
 from .errors import KernelTypeError, SettingError, UnknownPlatformError
 
 PLATFORMS = ("cpu", "gpu", "tpu")
@@ -25,6 +27,12 @@ AUTO = "auto"
 _requested = jax.make_user_context(())  # ((platform, backend), …), set by `use_backend`
 _exporting = jax.make_user_context(False)  # True: the program is lowered for `xlakernel.core.export`
 _automatic: set[str] = set()  # the operators of which a default backend is "auto"
+
+# JAX's own settings that functions read while they are traced, by the names of their context managers.
+_OF_JAX = (
+    *("enable_x64", "default_matmul_precision", "default_prng_impl", "threefry_partitionable"),
+    *("numpy_dtype_promotion", "numpy_rank_promotion"),
+)
 
 _debug = jax.make_user_context(None)  # set by `debug_mode`; None: the environment variable decides
 _DEBUG_VARIABLE = "XLAKERNEL_DEBUG"
@@ -159,28 +167,43 @@ class Settings:
     Attributes:
       requested: ((platform, backend), …) of the surrounding `use_backend` contexts.
       debug: whether the call is in debug mode.
+      of_jax: JAX's own settings, ((name, value), …): kernels and rules that are plain JAX functions are traced later.
     """
 
     requested: tuple[tuple[str, str], ...] = ()
     debug: bool = False
+    of_jax: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
     def present(cls) -> Settings:
         """Return the settings of this thread."""
-        return cls(_requested.value, is_debugging())
+        return cls(_requested.value, is_debugging(), _settings_of_jax())
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Apply the settings inside the ``with`` block."""
-        with _requested(self.requested), debug_mode(self.debug):
+        with _requested(self.requested), debug_mode(self.debug), self._applied_to_jax():
             yield
 
     @contextmanager
     def resumed(self) -> Iterator[None]:
         """Apply the settings inside the ``with`` block, and those of this thread where they request nothing."""
         requested = tuple(sorted({**dict(_requested.value), **dict(self.requested)}.items()))
-        with _requested(requested), debug_mode(self.debug or is_debugging()):
+        with _requested(requested), debug_mode(self.debug or is_debugging()), self._applied_to_jax():
             yield
+
+    @contextmanager
+    def _applied_to_jax(self) -> Iterator[None]:
+        present = dict(_settings_of_jax())
+        with ExitStack() as stack:
+            for name, value in self.of_jax:
+                if value != present[name]:
+                    stack.enter_context(context_of_jax(name)(value))
+            yield
+
+
+def _settings_of_jax() -> tuple[tuple[str, Any], ...]:
+    return tuple((name, getattr(jax.config, f"jax_{name}")) for name in _OF_JAX)
 
 
 @functools.cache  # a later change of the variable would not apply to functions that are already jitted

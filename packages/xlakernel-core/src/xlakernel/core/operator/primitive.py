@@ -117,8 +117,8 @@ class OperatorCall(Call):
             if self.has_side_effect:
                 return list(mapped(*inputs))
             traced = jax.make_jaxpr(mapped)(*inputs)
-        _refuse_side_effects(str(self), traced.effects)
-        return list(jaxpr_as_fun(traced)(*inputs))
+            _refuse_side_effects(str(self), traced.effects)
+            return list(jaxpr_as_fun(traced)(*inputs))
 
 
 class OperatorPrimitive(CallPrimitive):

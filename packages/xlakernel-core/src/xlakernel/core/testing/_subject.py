@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .._compat import context_of_jax
 from ..measure.comparison import Array, CheckFailure, Tolerance, double, is_inexact
 
 Axes = Sequence[int | None]  # the batch axis of each input, at one level of vmap
@@ -120,9 +121,8 @@ def evaluate(function: Callable[..., Any], inputs: Sequence[Array], dtypes: Sequ
 
 @contextlib.contextmanager
 def enable_x64() -> Iterator[None]:
-    """Turn on JAX's 64-bit types in this thread. JAX 0.8 moved the function to ``jax.enable_x64``."""
-    switch: Any = getattr(jax, "enable_x64", None)
-    with switch(True) if switch is not None else jax.experimental.enable_x64():  # type: ignore[attr-defined]
+    """Turn on JAX's 64-bit types in this thread."""
+    with context_of_jax("enable_x64")(True):
         yield
 
 
