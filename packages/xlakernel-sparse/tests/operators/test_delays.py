@@ -184,6 +184,12 @@ def test_traced_delays_wrap(arguments, plain_jax):
         ({"ring": jnp.zeros((6, 5))}, ShapeError, r"ring has the shape \(6, 5\); .* must be \(L, 7\)"),
         ({"ring": "ring"}, InputError, "ring is 'ring' of type str"),
         ({"ring": jnp.zeros((6, 7), int)}, DtypeError, "data is of dtype float32; a ring of dtype int32 cannot hold"),
+        (
+            {"ring": jnp.zeros((6, 7), int), "data": jnp.ones(12, int), "weighted": True},
+            DtypeError,
+            "events is of dtype float32; a ring of dtype int32 cannot hold",
+        ),
+        ({"events": WeightedArray(jnp.ones(5, complex))}, DtypeError, "events is of dtype complex64; a ring of dtype"),
         ({"data": jnp.ones(3)}, ShapeError, r"data has the shape \(3,\); expected \(12,\)"),
         ({"events": jnp.ones(7)}, ShapeError, r"events has the shape \(7,\); .* must be \(5,\)"),
     ],

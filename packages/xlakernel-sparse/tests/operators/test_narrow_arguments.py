@@ -134,3 +134,35 @@ def test_a_part_of_a_matrix_stays_on_its_device():
     A = jax.device_put(CSR.from_dense(jnp.eye(4)), device)
     part = A[[1, 2]]
     assert all(array.devices() == {device} for array in (part.data, part.indices, part.indptr))
+
+
+@pytest.mark.skipif("jax.config.jax_enable_x64", reason="JAX's integers have 64 bits then")
+@pytest.mark.parametrize("number", [np.int64(2**40 + 1), np.array(2**40 + 1)])
+def test_integers_that_jax_would_wrap(number):
+    A = CSR((jnp.ones(3), INDICES, INDPTR), shape=(1, 3))
+    for what, call in (
+        ("t", lambda: deliver(3, 1, number)),
+        ("rows", lambda: csr_slice_rows(A.data, INDICES, INDPTR, number.reshape(1), shape=A.shape)),
+        ("w_max", lambda: A.update_on_pre(jnp.ones(1, bool), jnp.ones(3), w_max=number)),
+        ("data", lambda: CSR((np.full(3, number), INDICES, INDPTR), shape=(1, 3))),
+    ):
+        with pytest.raises(DtypeError, match=rf"{what} holds 1099511627777; int32 ranges from .*jax_enable_x64"):
+            call()
+    with pytest.raises(InputError, match=r"t is .* of type int; .* JAX's integers go up to 2147483647"):
+        deliver(3, 1, 2**40)
+
+
+def test_masked_elements_are_refused():
+    with pytest.raises(InputError, match=r"from_dense: dense is .*x.filled\(0\)"):
+        CSR.from_dense(np.ma.masked_equal(np.eye(2), 1))
+
+
+def test_bounds_whose_difference_exceeds_half_precision():
+    A = ProceduralMatrix.uniform(jnp.float16(-40000), jnp.float16(40000), seed=1, probability=0.5, shape=(20, 50))
+    assert jnp.isfinite(A.todense()).all()
+    assert abs(A.tocsr().data).max() <= 40000
+
+
+def test_compressed_columns_have_no_delivery():
+    with pytest.raises(AttributeError, match=r"A.tocsr\(\).delay_deliver"):
+        _ = CSR.from_dense(np.eye(2)).tocsc().delay_deliver

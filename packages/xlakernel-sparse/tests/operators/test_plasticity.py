@@ -367,3 +367,12 @@ def test_errors_of_other_functions(csr, plain_jax):
         sparse.update_dense_on_binary_pre(jnp.ones(3), jnp.ones(3), jnp.ones(3))
     with pytest.raises(ShapeError, match=r"post_spike has the shape \(2,\); .*shape \(2, 3\) it must be \(3,\)"):
         sparse.update_dense_on_binary_post(jnp.ones((2, 3)), jnp.ones(2), jnp.ones(2))
+
+
+@each_function
+def test_the_upper_limit_wins_over_a_lower_one_that_exceeds_it(update, plain_jax, x64, name):
+    example = update(name)
+    w, t, _ = example.arguments("float64")
+    found, expected = (jax.grad(loss, (2, 3))(w, t, jnp.array(0.5), jnp.array(0.2)) for loss in losses(example))
+    np.testing.assert_allclose(found, expected)
+    assert found[0] == 0 < found[1]

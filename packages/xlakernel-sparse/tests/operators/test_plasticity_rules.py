@@ -250,3 +250,36 @@ def test_errors_of_the_transposed_structure(csr):
         csr_apply_on_post(
             lambda w, *_: w, jnp.ones(12), csr["indices"], csr["indptr"], jnp.ones(7), shape=(5, 7), transposed=(1, 2)
         )
+
+
+@each_way
+def test_gradients_are_those_of_active_entries(make, x64, way):
+    """The derivative of a rule may be infinite, or NaN, at inactive entries and padding."""
+    csr = make("csr").matrix.astype("float64")
+    places = [np.asarray(x)[:10] for x in csr.coordinates()]
+    line, place = places if way == "pre" else places[::-1]
+    lines, columns = csr.shape if way == "pre" else csr.shape[::-1]
+    s = np.arange(lines) % 2 == 0
+    active = s[line]
+    weight, other = np.where(active, np.arange(1.0, 11), 0), np.zeros(columns)
+    other[place[active]] = 2.0
+    here = csr.with_data(jnp.asarray([*weight, np.nan, np.nan]))
+    A = here.prepare() if way == "post transposed" else here
+
+    def loss(w, p, other):
+        values = {"post_vals" if way == "pre" else "pre_vals": other}
+        apply = A.apply_on_pre if way == "pre" else A.apply_on_post
+        rule = lambda w, pre, post, p: p * jnp.sqrt(w) + jnp.sqrt(post if way == "pre" else pre)  # noqa: E731
+        return apply(rule, s, edge_state=w, params=p, **values)[:10].sum()
+
+    of_w, of_p, of_other = jax.grad(loss, (0, 1, 2))(here.data, 3.0, other)
+    np.testing.assert_allclose(of_w[:10], np.where(active, 1.5 / np.sqrt(np.where(active, weight, 1)), 1))
+    np.testing.assert_allclose(of_p, np.sqrt(weight[active]).sum())
+    assert np.isfinite(of_other).all()
+
+
+def test_gradients_without_active_entries():
+    A = CSR.from_dense(jnp.eye(3))
+    no, rule = jnp.zeros(3, bool), lambda w, pre, post, p: jnp.sqrt(w - 1)
+    found = jax.grad(lambda w: A.apply_on_pre(rule, no, edge_state=w).sum())(A.data)
+    np.testing.assert_array_equal(found, 1)

@@ -344,6 +344,14 @@ class CSC(_CompressedMatrix):
     _names = ("column", "row")
     _scipy = ("csc_array", ("data", "indices", "indptr"))
 
+    def __getattr__(self, name: str) -> Any:
+        if name == "delay_deliver":
+            raise AttributeError(
+                "CSC has no delay_deliver; convert it once, and give the delays in the order of the rows: "
+                "A.tocsr().delay_deliver(...)."
+            )
+        return self.__getattribute__(name)  # raises Python's own error
+
     @property
     def T(self) -> CSR:
         """The transposed matrix, in compressed rows, which shares the arrays."""

@@ -16,7 +16,7 @@ from ..operators.arguments import is_known
 from ..operators.connections import Rule
 from ..operators.dtypes import accumulator
 from ..operators.operand import BINARY, Operand
-from ..operators.procedural import PROCEDURAL
+from ..operators.procedural import PROCEDURAL, kernel_params
 from .drawn import checked_parameters, checked_rule, checked_shape, draw_lines, seed_words
 from .matrices import CSC, CSR
 from .products import Multiplied
@@ -250,7 +250,8 @@ class ProceduralMatrix(Multiplied):
             )
         lines, places = self.shape if self.axis == 0 else self.shape[::-1]
         wide = accumulator(self.dtype)
-        data, indices, indptr = draw_lines(self._rule, (lines, places), self._params.astype(wide), self.seed)
+        params = kernel_params(self._params.astype(wide), self._rule)
+        data, indices, indptr = draw_lines(self._rule, (lines, places), params, self.seed)
         kind = CSR if self.axis == 0 else CSC
         return kind((data.astype(self.dtype), indices, indptr), shape=self.shape, check=False).tocsr()
 
@@ -260,10 +261,6 @@ class ProceduralMatrix(Multiplied):
 
     @property
     def _params(self) -> jax.Array:
-        """The parameters as kernels take them; see `ProceduralPair`."""
-        if self.distribution == "uniform":
-            low, high = self.parameters
-            return jnp.stack([low, high - low])
         return jnp.stack(self.parameters)
 
     def _check_single(self) -> None:

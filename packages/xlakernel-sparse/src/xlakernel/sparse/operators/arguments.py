@@ -28,12 +28,15 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
 
     Raises:
       InputError: if *value* cannot be converted.
+      DtypeError: if JAX would wrap an integer of *value*.
     """
     if isinstance(value, jax.Array):  # without a conversion, which jit would trace
         return value
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iu":
+        _check_not_wrapped(caller, what, np.asarray(value), jax.dtypes.canonicalize_dtype(value.dtype))
     is_native = not isinstance(value, np.ndarray) or value.dtype.isnative
     try:
-        if not is_native:  # jax before 0.8 would accept the array
+        if not is_native or isinstance(value, np.ma.MaskedArray):  # jax before 0.8 would accept the byte order
             raise TypeError
         if isinstance(value, np.ndarray) and value.dtype == bool:
             # A mask, for example from np.frombuffer, may have bytes other than 0 and 1.
@@ -41,6 +44,10 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
         return _copied(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
         hint = " Convert SciPy's matrices with CSR.from_scipy." * type(value).__module__.startswith("scipy.sparse")
+        if isinstance(error, OverflowError):
+            hint = f" JAX's integers go up to {np.iinfo(jax.dtypes.canonicalize_dtype('int64')).max}.{_hint_of_wider()}"
+        if isinstance(value, np.ma.MaskedArray):
+            hint = " Replace its masked elements, as in x.filled(0)."
         if not is_native:
             hint = " Convert it to the native byte order, x.astype(x.dtype.newbyteorder('='))."
         raise InputError(
@@ -184,14 +191,21 @@ def _without_wrapping(caller: str, what: str, known: np.ndarray, widest: Any) ->
     """
     if np.can_cast(known.dtype, widest):
         return known.astype(_index_dtype(known.dtype, widest), copy=False)
-    limits = np.iinfo(widest)
+    _check_not_wrapped(caller, what, known, widest)
+    return known.astype(widest)
+
+
+def _check_not_wrapped(caller: str, what: str, known: np.ndarray, dtype: Any) -> None:
+    """Raise `DtypeError` if an integer is outside the range of *dtype*."""
+    if np.can_cast(known.dtype, dtype):
+        return
+    limits = np.iinfo(dtype)
     lost = known[(known > limits.max) | (known < limits.min)]
     if lost.size:
         raise DtypeError(
-            f"{caller}: {what} holds {lost.flat[0]}; {widest} ranges from {limits.min} to {limits.max}."
+            f"{caller}: {what} holds {lost.flat[0]}; {dtype} ranges from {limits.min} to {limits.max}."
             f"{_hint_of_wider()}"
         )
-    return known.astype(widest)
 
 
 def known_numbers(numbers: Any) -> Any:

@@ -186,6 +186,8 @@ def _deliver(
     data, indices, indptr, shape = check_compressed(caller, data, indices, indptr, shape)
     check_convertible(caller, "data", data.dtype, ring.dtype, "a ring")
     x = check_operand(caller, operand, x, (1,), shape[0], shape)
+    if operand is WEIGHTED and x.dtype != bool:
+        check_convertible(caller, "events", x.dtype, ring.dtype, "a ring")
     if ring.shape[1] != shape[1]:
         raise ShapeError(
             f"{caller}: ring has the shape {ring.shape}; with a matrix of shape {shape} it must be (L, {shape[1]})."

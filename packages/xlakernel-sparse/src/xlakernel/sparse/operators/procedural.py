@@ -20,12 +20,23 @@ from .operand import BINARY, DENSE, WEIGHTED, Operand
 from .products.compressed import ProductPair
 
 
+def kernel_params(params: jax.Array, rule: Rule) -> jax.Array:
+    """Return the parameters as kernels take them, in the dtype of sums.
+
+    They are the weight of all entries, ``(1,)``, or two numbers, ``(2,)``: a weight is the first, plus the second times
+    a number from a fixed distribution.
+    """
+    if rule.distribution != "uniform":
+        return params
+    low, high = params
+    return jnp.stack([low, high - low])
+
+
 class ProceduralPair(ProductPair):
     """The products with one kind of operand, as two operators: by a vector, and by the columns of a matrix.
 
-    The inputs of both operators are ``params, key, x``, their static keywords ``shape, transpose, rule``. *params* is
-    the weight of all entries, ``(1,)``, or two parameters, ``(2,)``: a weight is the first, plus the second times a
-    number from a fixed distribution. *key* has two words.
+    The inputs of both operators are ``params, key, x``, their static keywords ``shape, transpose, rule``. *params* are
+    those of `kernel_params`. *key* has two words.
     """
 
     _static = ("shape", "transpose", "backend", "rule")
@@ -57,7 +68,7 @@ class ProceduralPair(ProductPair):
         dtype = accumulator(result)
         y: jax.Array
         (y,) = self.of_rank(x.ndim)(
-            params.astype(dtype),
+            kernel_params(params.astype(dtype), rule),
             key,
             x if self.operand is BINARY else x.astype(dtype),
             outs=[jax.ShapeDtypeStruct((results, *x.shape[1:]), dtype)],

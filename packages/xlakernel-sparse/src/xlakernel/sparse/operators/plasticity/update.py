@@ -54,9 +54,11 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, layout: str, **para
     if limits:
         lower, upper = map(ad.instantiate_zeros, of_limits)
         (free,) = trace_update.primitive.bind(data, *structure, trace, active, layout=layout, **params)
-        # A weight without limits differs from the result only if a limit took its place.
-        tangent = jnp.where(free < found, lower.astype(data.dtype), tangent)
-        tangent = jnp.where(free > found, upper.astype(data.dtype), tangent)
+        # A weight without limits differs from the result only if a limit took its place. It is the upper one where the
+        # lower one exceeds it.
+        is_upper = (free > found) | (limits[0] > limits[1])
+        limit = jnp.where(is_upper, upper.astype(data.dtype), lower.astype(data.dtype))
+        tangent = jnp.where(free != found, limit, tangent)
     return [found], [tangent]
 
 

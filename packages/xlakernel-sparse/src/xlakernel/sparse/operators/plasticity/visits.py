@@ -118,7 +118,15 @@ def apply_at_events(rule: TracedRule, visits: Visits, state: Any, pre: Any, post
         line = rows_of_entries(here.indptr, entries)
         is_entry = line < here.indptr.shape[0] - 1
         is_active = here.active[here.indices if here.across else line] & is_entry
-        return _visit(rule, here, leaves, jnp.arange(entries), line, is_active)
+        # Other entries get the arguments of an active one: where the rule's derivative is infinite, a cotangent of 0
+        # would become NaN.
+        some = jnp.argmax(is_active)
+        entry = jnp.where(is_active, jnp.arange(entries), some)
+        return jax.lax.cond(
+            is_active[some],
+            lambda: _visit(rule, here, leaves, entry, line[entry], is_active),
+            lambda: list(leaves[0]),
+        )
 
     def run(*arrays: Any) -> list[Any]:
         here, *leaves = unpack(arrays)
