@@ -15,7 +15,7 @@ class StructureCases(OnBackend):
     def test_unsupported_cases_have_names_and_reasons(self):
         generators = (
             *("product", "compact_product", "sampled_product", "transpose", "transpose_with_data"),
-            *("entry_rows", "first_of_places", "slice_rows", "gather_rows", "diagonal", "active_indices"),
+            *("entry_rows", "first_of_places", "descents", "slice_rows", "gather_rows", "diagonal", "active_indices"),
         )
         for name, reason in self.unsupported.items():
             generator, _, dtype = name.rpartition("/")
@@ -34,6 +34,8 @@ class StructureCases(OnBackend):
         found, repeated = self.generator("first_of_places")(outs, shape=structure.shape)(indices, indptr)
         np.testing.assert_array_equal(found, first)
         assert repeated == (first != np.arange(size)).sum()
+        falls = (np.diff(indices[: structure.entries]) <= 0) & (np.diff(structure.rows) == 0)
+        assert self.generator("descents")(outs[1:])(indices, indptr) == falls.sum()
 
     def check_lines(self, structure, homogeneous, dtype="float32"):
         rng = np.random.default_rng(5)

@@ -150,21 +150,25 @@ def _mapped_elements(matrix: Format, function: Callable[..., Any], typed: tuple[
       function: a function of the elements, and of a number if *typed* is given.
       typed: the type of the number and the number: JAX takes static arguments that are equal, 2 and 2.0, for the same.
     """
-    first, repeated = matrix._first_of_places()
     numbers = typed[1:] if typed else ()
 
     # Powers and their derivatives may be infinite at 0: elements that are not used are set to 1.
-    def of_distinct() -> jax.Array:
-        used = matrix._is_entry() & (repeated == 0)  # under vmap, both branches are computed
+    def of_distinct(is_distinct: jax.Array) -> jax.Array:
+        used = matrix._is_entry() & is_distinct  # under vmap, both branches are computed
         return jnp.where(used, function(jnp.where(used, matrix.data, 1), *numbers), 0)
 
-    def of_sums() -> jax.Array:
+    def of_sums(first: jax.Array) -> jax.Array:
         weights = jnp.broadcast_to(_entry_weights(matrix), matrix.nnz)
         sums = jnp.zeros(matrix.nnz, accumulator(matrix.dtype)).at[first].add(weights).astype(matrix.dtype)
         used = matrix._is_entry() & (first == jnp.arange(matrix.nnz))
         return jnp.where(used, function(jnp.where(used, sums, 1), *numbers), 0)
 
-    mapped: jax.Array = jax.lax.cond(repeated == 0, of_distinct, of_sums)
+    def search() -> Any:
+        first, repeated = matrix._first_of_places()
+        return jax.lax.cond(repeated == 0, lambda: of_distinct(repeated == 0), lambda: of_sums(first))
+
+    ascends = matrix._ascends()
+    mapped: jax.Array = jax.lax.cond(ascends, lambda: of_distinct(ascends), search)
     return mapped
 
 

@@ -123,6 +123,10 @@ class Format(Multiplied, abc.ABC):
         """Return ``row[i] * column[j]`` for each entry in row i and column j, ``(nnz,)``; a factor of None is 1."""
 
     @abc.abstractmethod
+    def _ascends(self) -> jax.Array:
+        """Return True if the places of the entries ascend, so that they differ."""
+
+    @abc.abstractmethod
     def _first_of_places(self) -> tuple[jax.Array, jax.Array]:
         """Return the first entry of each entry's place, ``(nnz,)``, and the number of entries that are not first."""
 

@@ -19,7 +19,7 @@ from ..operators.compact import sum_rows
 from ..operators.conversion import compress, csr_to_csc
 from ..operators.lines import csr_slice_rows, diagonal_of
 from ..operators.operand import BINARY, DENSE, Operand
-from ..operators.places import coordinates_of_rows, firsts
+from ..operators.places import ascends, coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
 from ..operators.sampled import csr_sddmm
 from .base import Arrays, Format, is_range, picked
@@ -172,6 +172,10 @@ class Compressed(Format):
         )
         products = csr_sddmm(*self.structure, line, place, shape=self.line_shape)
         return jnp.where(self._is_entry(), products, jnp.ones((), products.dtype))
+
+    def _ascends(self) -> jax.Array:
+        self._check_single()
+        return ascends(*self.structure)
 
     def _first_of_places(self) -> tuple[jax.Array, jax.Array]:
         self._check_single()

@@ -111,6 +111,13 @@ class Coordinates(Format):
         ]
         return math.prod(factors[1:], start=factors[0])
 
+    def _ascends(self) -> jax.Array:
+        self._check_single()
+        row, col = self.structure
+        # Padding has one place, out of range.
+        after = (row[1:] > row[:-1]) | ((row[1:] == row[:-1]) & (col[1:] > col[:-1])) | (row[1:] >= self.shape[0])
+        return jnp.all(after)
+
     def _first_of_places(self) -> tuple[jax.Array, jax.Array]:
         self._check_single()
         first: jax.Array
@@ -169,16 +176,6 @@ def _diagonal(data: jax.Array, row: jax.Array, column: jax.Array, offset: int, s
 @functools.partial(jax.jit, static_argnums=2)
 def _first_of_places(row: jax.Array, col: jax.Array, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:
     """Return the first entry of each entry's place, and the number of entries that are not first."""
-    entries = row.shape[0]
-
-    def search() -> tuple[jax.Array, jax.Array]:
-        order, indices, indptr = compress(jnp.arange(entries, dtype=row.dtype), row, col, shape)
-        first, repeated = firsts(indices, indptr, shape)
-        return jnp.zeros_like(order).at[order].set(order[first], unique_indices=True), repeated.astype(row.dtype)
-
-    # Places that ascend are distinct.
-    ascends = jnp.all((row[1:] > row[:-1]) | ((row[1:] == row[:-1]) & (col[1:] > col[:-1])))
-    found: tuple[jax.Array, jax.Array] = jax.lax.cond(
-        ascends, lambda: (jnp.arange(entries, dtype=row.dtype), jnp.zeros((), row.dtype)), search
-    )
-    return found
+    order, indices, indptr = compress(jnp.arange(row.shape[0], dtype=row.dtype), row, col, shape)
+    first, repeated = firsts(indices, indptr, shape)
+    return jnp.zeros_like(order).at[order].set(order[first], unique_indices=True), repeated

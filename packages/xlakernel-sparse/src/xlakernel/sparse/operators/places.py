@@ -16,7 +16,9 @@ entry_rows = XLACustomKernel("csr_entry_rows", "The row of each entry of a matri
 #: Inputs ``indices, indptr``, static keyword ``shape``. Results: the first entry of each entry's place, ``(nnz,)``, and
 #: how many entries are not the first of their place, a 0-d integer.
 first_of_places = XLACustomKernel("csr_first_of_places", "The first of the entries at one place of a matrix.")
-for _op, _generator in ((entry_rows, "entry_rows"), (first_of_places, "first_of_places")):
+#: Inputs ``indices, indptr``. Result: how many entries follow one of their row with an index that is not less, 0-d.
+descents = XLACustomKernel("csr_descents", "The number of entries of a matrix that are not in ascending order.")
+for _op, _generator in ((entry_rows, "entry_rows"), (first_of_places, "first_of_places"), (descents, "descents")):
     register(_op, _generator, plain=("warp",))
     _op.def_tags("sparse", "csr", "structure")
 
@@ -27,6 +29,13 @@ def coordinates_of_rows(indices: jax.Array, indptr: jax.Array, shape: tuple[int,
     row: jax.Array
     (row,) = entry_rows(indptr, outs=[_Struct(indices.shape, indptr.dtype)])
     return row, jnp.where(row < rows, indices, columns)
+
+
+def ascends(indices: jax.Array, indptr: jax.Array) -> jax.Array:
+    """Return True if the indices of each row ascend; the places of the entries then differ."""
+    count: jax.Array
+    (count,) = descents(indices, indptr, outs=[_Struct((), indptr.dtype)])
+    return count == 0
 
 
 def firsts(indices: jax.Array, indptr: jax.Array, shape: tuple[int, int]) -> tuple[jax.Array, jax.Array]:

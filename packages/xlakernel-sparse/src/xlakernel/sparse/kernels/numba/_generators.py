@@ -201,6 +201,11 @@ def entry_rows(outs: Sequence[Any]) -> Callable[..., Any]:
     return numba_kernel(places.entry_rows, outs[0])
 
 
+def descents(outs: Sequence[Any]) -> Callable[..., Any]:
+    """Return a function ``f(indices, indptr)`` that counts the entries that are not in ascending order."""
+    return numba_kernel(places.descents, outs[0])
+
+
 def first_of_places(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
     """Return a function ``f(indices, indptr)`` of the first entry of each entry's place.
 

@@ -29,12 +29,24 @@ def entry_rows(indptr, row):
 
 
 @njit
-def _ascends(begin, end, indices):
-    """Return True if the indices of the entries *begin* … *end* - 1 ascend, so that they are distinct."""
+def _falls(begin, end, indices):
+    """Return how many of the entries *begin* … *end* - 1 follow one whose index is not less."""
     falls = np.uint32(0)
     for k in range(np.uint64(begin) + np.uint64(1), np.uint64(end)):
-        falls |= np.uint32(indices[k - np.uint64(1)] >= indices[k])
-    return falls == np.uint32(0)
+        falls += np.uint32(indices[k - np.uint64(1)] >= indices[k])
+    return falls
+
+
+@njit(parallel=True, cache=True)
+def descents(indices, indptr, count):
+    """Count the entries that follow an entry of their row with an index that is not less."""
+    rows = indptr.size - 1
+    parts = part_count(indices.size + rows)
+    counts = np.zeros(parts, np.int64)
+    for part in prange(parts):
+        for i in range(first_row(indptr, part, parts), first_row(indptr, part + 1, parts)):
+            counts[part] += np.int64(_falls(indptr[i], indptr[i + 1], indices))
+    count[()] = counts.sum()
 
 
 @njit
@@ -63,7 +75,7 @@ def _first_of_rows(start, stop, indices, indptr, columns, first):
         first[k] = k
     for i in range(np.uint64(start), np.uint64(stop)):
         begin, end = np.int64(indptr[i]), np.int64(indptr[i + np.uint64(1)])
-        if not _ascends(begin, end, indices):
+        if _falls(begin, end, indices) != np.uint32(0):
             if latest.size == 0:
                 latest = np.full(columns, -1, np.int64)
             repeated += _first_of_row(begin, end, indices, latest, first)

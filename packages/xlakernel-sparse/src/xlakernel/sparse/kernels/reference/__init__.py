@@ -6,6 +6,7 @@ from .delays import delay_delivery as delay_delivery
 from .lines import diagonal as diagonal
 from .lines import gather_rows as gather_rows
 from .lines import slice_rows as slice_rows
+from .places import descents as descents
 from .places import entry_rows as entry_rows
 from .places import first_of_places as first_of_places
 from .plasticity import trace_update as trace_update

@@ -16,6 +16,17 @@ def entry_rows(outs: Sequence[Any]) -> Callable[..., Any]:
     return lambda indptr: rows_of_entries(indptr, outs[0].shape[0])
 
 
+def descents(outs: Sequence[Any]) -> Callable[..., Any]:
+    """Return a function ``f(indices, indptr)`` that counts the entries that are not in ascending order."""
+
+    def run(indices: jax.Array, indptr: jax.Array) -> jax.Array:
+        row = rows_of_entries(indptr, indices.shape[0])
+        falls = (indices[1:] <= indices[:-1]) & (row[1:] == row[:-1]) & (row[1:] < indptr.shape[0] - 1)
+        return jnp.sum(falls, dtype=outs[0].dtype)
+
+    return run
+
+
 def first_of_places(outs: Sequence[Any], *, shape: tuple[int, int]) -> Callable[..., Any]:
     """Return a function ``f(indices, indptr)`` of the first entry of each entry's place.
 
