@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping
 
 from _harness import Mark
+from _sparse_operations import OPERATIONS
+from _sparse_regimes import BATCHES, DENSE_RATES, SPARSE_RATES, WIDE_COLUMNS
 
 FIRST_CONVERSION = 0.1  #: seconds
 TAIL = 5.0  #: the 99th percentile of single calls, in terms of their median
@@ -27,7 +29,44 @@ _DELAYS: list[_Entry] = [
     (f"delivery with delays, {rate}", f"delivery with delays, {rate}, brainevent", 1.0) for rate in _EVENT_RATES
 ]
 
+_OPERATIONS: list[_Entry] = [
+    *(
+        (name, f"{name}, SciPy", 1.5)
+        for name in (*OPERATIONS, "A.todense()", "CSR.from_dense(X)", "vmap of A[i], 2000 rows")
+    ),
+    ("CSR.from_scipy(A), 10^7 entries", "CSR(arrays, check=False), 10^7 entries", 3.0),
+]
+_BATCHES: list[_Entry] = [
+    (name, peer, 1.1)
+    for batch in BATCHES
+    for rate in SPARSE_RATES
+    for name in (f"batch of {batch}, {rate:.1%}",)
+    for peer in (f"{name}, lax.map", f"{name}, dense")
+]
+_REGIMES: list[_Entry] = [
+    ("CompactArray(s) @ CSR, 0.1%", "BinaryArray(s) @ CSR, 0.1%", 1.2),
+    ("CSR @ events, 0.1%, prepared, new weights", "CSR @ events, 0.1%", 0.05),
+    *(
+        (
+            f"CSR @ events, {rate:.0%}, prepared",
+            tuple(f"CSR @ events, {rate:.0%}, {way}" for way in ("gathered", "scattered")),
+            1.1,
+        )
+        for rate in DENSE_RATES
+    ),
+    *(
+        (name, f"{name}, SciPy", 0.9)
+        for name in (
+            *("CSR @ x, 10^6 rows of 10", "x @ CSR, 10^6 rows of 10"),
+            *(f"X @ CSR, {WIDE_COLUMNS} rows", f"CSR @ X, {WIDE_COLUMNS} columns"),
+        )
+    ),
+]
+
 _CPU: dict[str, list[_Entry]] = {
+    "operations": _OPERATIONS,
+    "batches": _BATCHES,
+    "regimes": _REGIMES,
     "vectors": [
         ("CSR @ x", "CSR @ x, SciPy", 0.45),
         ("x @ CSR", "x @ CSR, SciPy", 0.5),

@@ -14,6 +14,7 @@ from xlakernel.sparse import CSR
 
 SIZE = Size(20_000, 50)  #: 10^6 entries
 LARGE = Size(50_000, 200)  #: 10^7 entries
+SMALL = Size(2000, 500)  #: 10^6 entries of a matrix that is converted to a dense array
 
 #: By name; each is called with our matrix and with SciPy's.
 OPERATIONS: dict[str, Callable[[Any], Any]] = {
@@ -21,7 +22,6 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "A ** 2": lambda A: A**2,
     "A * row": lambda A: A * np.linspace(1, 2, A.shape[1], dtype=np.float32),
     "A.tocoo()": lambda A: A.tocoo(),
-    "A.todense()": lambda A: A.todense(),
     "A.diagonal()": lambda A: A.diagonal(),
     "A.sum(axis=0)": lambda A: A.sum(axis=0),
     "A.sum(axis=1)": lambda A: A.sum(axis=1),
@@ -38,12 +38,15 @@ def operation_cases() -> dict[str, Loop | None]:
 
     matrix, large = uniform(SIZE), uniform(LARGE).to_scipy()
     theirs = matrix.to_scipy()
-    dense = theirs[:2000, :2000].toarray()
+    dense = theirs[:2000, :2000].toarray()  # 0.25 % of the elements
     arrays = large.data, large.indices, large.indptr
     cases: dict[str, Loop | None] = {}
     for name, operation in OPERATIONS.items():
         cases[name] = _eager(operation, matrix)
         cases[f"{name}, SciPy"] = _eager(operation, theirs)
+    small = uniform(SMALL)
+    cases["A.todense()"] = _eager(lambda A: A.todense(), small)
+    cases["A.todense(), SciPy"] = _eager(lambda A: A.toarray(), small.to_scipy())
     cases["CSR.from_dense(X)"] = _eager(CSR.from_dense, dense)
     cases["CSR.from_dense(X), SciPy"] = _eager(scipy.sparse.csr_array, dense)
     cases["CSR.from_scipy(A), 10^7 entries"] = _eager(CSR.from_scipy, large)

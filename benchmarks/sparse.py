@@ -52,9 +52,11 @@ from _sparse_matrices import (
     vectors,
     with_equal_weights,
 )
+from _sparse_operations import operation_cases
 from _sparse_plasticity import plasticity_cases
 from _sparse_procedural import measure_procedural
 from _sparse_products import left, left_brainevent, left_events, right, right_brainevent, right_events
+from _sparse_regimes import active_cases, batch_cases, extreme_cases, list_cases
 
 from xlakernel.sparse import CSR
 
@@ -228,6 +230,22 @@ def measure_delays(setting: Setting) -> Part:
     return setting.part("delays", delay_cases(setting.matrix, setting.size), "delays")
 
 
+def measure_operations(setting: Setting) -> Part:
+    """Time operations on whole matrices and their parts, called from Python."""
+    return setting.part("operations outside of jit", operation_cases(), "operations")
+
+
+def measure_batches(setting: Setting) -> Part:
+    """Time batches of events."""
+    return setting.part("batches of events @ CSR", batch_cases(setting.matrix, setting.size), "batches")
+
+
+def measure_regimes(setting: Setting) -> Part:
+    """Time lists of events, many active events, and matrices of extreme sizes."""
+    cases = list_cases(setting.matrix, setting.size) | active_cases(setting.matrix, setting.size) | extreme_cases()
+    return setting.part("regimes", cases, "regimes")
+
+
 SCALED_RATES = tuple(10.0**k for k in (-4, -3.5, -3, -2.5, -2, -1.5, -1, -0.5, 0))
 
 
@@ -286,8 +304,13 @@ PARTS: dict[str, Callable[[Setting], Part]] = {
     "procedural": measure_procedural,
     "plasticity": measure_plasticity,
     "delays": measure_delays,
+    "operations": measure_operations,
+    "batches": measure_batches,
+    "regimes": measure_regimes,
     "scaling": measure_scaling,
 }
+#: Parts that are measured on the CPU alone: a GPU does not share its cores, and SciPy has none.
+OF_THE_CPU = ("busy", "operations", "batches", "regimes")
 
 
 def plot(path: Path, parts: dict[str, Part], described: dict[str, Any], platform: str) -> None:
@@ -335,8 +358,7 @@ def run(platform: str, only: list[str], rounds: int, out: Path | None) -> bool:
         size = SIZES[platform]
         matrix = uniform(size)
         setting = Setting(platform, size, rounds, matrix, matrix.prepare())
-        # A GPU does not share its cores.
-        parts = {name: PARTS[name](setting) for name in only if platform == "cpu" or name != "busy"}
+        parts = {name: PARTS[name](setting) for name in only if platform == "cpu" or name not in OF_THE_CPU}
     load.append(os.getloadavg()[0])
     for part in parts.values():
         print_table(f"{part.title}, µs", summary(part.seconds))

@@ -13,8 +13,8 @@ from .events import scatter_active
 from .gather import gather_flags, gather_values
 from .helpers.active import active_flags, active_values
 
-# The entries are gathered if more than one event in so many is active.
-_MANY = 2
+# The entries are gathered if more than this fraction of the events is active, a numerator and a denominator.
+_MANY = 3, 8
 
 
 @njit(cache=True)
@@ -26,7 +26,7 @@ def multiply_flags(data, order, indices, indptr, all_data, all_indices, all_indp
     """
     active = np.empty(x.size + 1, np.uint64)
     count = active_flags(x, active)
-    if all_data.size and count * _MANY > x.size:
+    if all_data.size and count * _MANY[1] > x.size * _MANY[0]:
         gather_flags(all_data, all_indices, all_indptr, x, y)
     else:
         scatter_active(active, count, np.empty((1, 1), y.dtype), data, order, indices, indptr, y)
@@ -37,7 +37,7 @@ def multiply_values(data, order, indices, indptr, all_data, all_indices, all_ind
     """Compute the sum of ``x[i]`` times row i over all nonzero ``x[i]``; see `multiply_flags`."""
     active = np.empty(x.size + 1, np.uint64)
     count = active_values(x, active)
-    if all_data.size and count * _MANY > x.size:
+    if all_data.size and count * _MANY[1] > x.size * _MANY[0]:
         gather_values(all_data, all_indices, all_indptr, x, y)
     else:
         scatter_active(active, count, x, data, order, indices, indptr, y)
