@@ -44,6 +44,12 @@ _BATCHES: list[_Entry] = [
     for peer in (f"{name}, lax.map", f"{name}, dense")
 ]
 _REGIMES: list[_Entry] = [
+    *(
+        (f"{name} @ dense, {rate}", f"{name} @ dense, {rate}, {peer}", limit)
+        for name in ("events", "32 x events")
+        for rate in _EVENT_RATES
+        for peer, limit in (("brainevent", 0.7), ("jax.numpy", 1.1))
+    ),
     ("CompactArray(s) @ CSR, 0.1%", "BinaryArray(s) @ CSR, 0.1%", 1.2),
     ("CSR @ events, 0.1%, prepared, new weights", "CSR @ events, 0.1%", 0.05),
     *(

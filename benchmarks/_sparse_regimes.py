@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from _sparse_loops import Loop, in_brainevent, in_jit, on_host
-from _sparse_matrices import OPERANDS, Size, spikes, uniform, vectors
+from _sparse_matrices import OPERANDS, RATES, Size, spikes, uniform, vectors
 from _sparse_products import left, left_events, right, right_brainevent, right_events
 
 from xlakernel.sparse import CSR, BinaryArray, CompactArray
@@ -19,6 +20,7 @@ DENSE_RATES = (0.2, 0.5)  #: at which entries are gathered
 MANY_ROWS = Size(1_000_000, 10)
 WIDE = Size(20_000, 50)
 WIDE_COLUMNS = 128
+DENSE_SIZE = 4000  #: rows and columns of the dense matrix
 
 
 def batch_cases(matrix: CSR, size: Size) -> dict[str, Loop | None]:
@@ -72,6 +74,25 @@ def active_cases(matrix: CSR, size: Size) -> dict[str, Loop | None]:
         cases[f"events @ CSR, {rate:.0%}"] = in_jit(right_events, matrix, x)
         cases[f"events @ CSR, {rate:.0%}, brainevent"] = in_brainevent(right_brainevent, matrix, x)
     return cases
+
+
+def dense_cases() -> dict[str, Loop | None]:
+    """Return products of events, a vector and a batch, with a dense matrix."""
+    matrix: Any = jax.random.normal(jax.random.key(9), (DENSE_SIZE, DENSE_SIZE))
+    has_peer = importlib.util.find_spec("brainevent") is not None
+    cases: dict[str, Loop | None] = {}
+    for rate in RATES:
+        for shape, name in (((), "events"), ((32,), "32 x events")):
+            x = jax.random.bernoulli(jax.random.key(10), rate, (OPERANDS, *shape, DENSE_SIZE))
+            cases[f"{name} @ dense, {rate:.1%}"] = in_jit(right_events, matrix, x)
+            cases[f"{name} @ dense, {rate:.1%}, jax.numpy"] = in_jit(_times_dense, matrix, x)
+            peer = in_jit(right_brainevent, matrix, x) if has_peer else None
+            cases[f"{name} @ dense, {rate:.1%}, brainevent"] = peer
+    return cases
+
+
+def _times_dense(matrix: jax.Array, x: jax.Array) -> jax.Array:
+    return x.astype(matrix.dtype) @ matrix
 
 
 def extreme_cases() -> dict[str, Loop | None]:

@@ -56,7 +56,7 @@ from _sparse_operations import operation_cases
 from _sparse_plasticity import plasticity_cases
 from _sparse_procedural import measure_procedural
 from _sparse_products import left, left_brainevent, left_events, right, right_brainevent, right_events
-from _sparse_regimes import active_cases, batch_cases, extreme_cases, list_cases
+from _sparse_regimes import active_cases, batch_cases, dense_cases, extreme_cases, list_cases
 
 from xlakernel.sparse import CSR
 
@@ -242,7 +242,8 @@ def measure_batches(setting: Setting) -> Part:
 
 def measure_regimes(setting: Setting) -> Part:
     """Time lists of events, many active events, and matrices of extreme sizes."""
-    cases = list_cases(setting.matrix, setting.size) | active_cases(setting.matrix, setting.size) | extreme_cases()
+    cases = list_cases(setting.matrix, setting.size) | active_cases(setting.matrix, setting.size)
+    cases |= dense_cases() | extreme_cases()
     return setting.part("regimes", cases, "regimes")
 
 

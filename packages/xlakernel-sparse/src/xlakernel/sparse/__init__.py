@@ -32,6 +32,8 @@ from .operators.plasticity.dense import update_dense_on_binary_post as update_de
 from .operators.plasticity.dense import update_dense_on_binary_pre as update_dense_on_binary_pre
 from .operators.plasticity.rules import csr_apply_on_post as csr_apply_on_post
 from .operators.plasticity.rules import csr_apply_on_pre as csr_apply_on_pre
+from .operators.products.dense import binary_densemm as binary_densemm
+from .operators.products.dense import binary_densemv as binary_densemv
 from .operators.sampled import csr_sddmm as csr_sddmm
 
 __all__ = [
@@ -49,6 +51,8 @@ __all__ = [
     "__version__",
     "binary_csrmm",
     "binary_csrmv",
+    "binary_densemm",
+    "binary_densemv",
     "csr_apply_on_post",
     "csr_apply_on_pre",
     "csr_delay_deliver",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import abc
+import functools
+import math
 import operator
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Self
@@ -11,12 +13,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import DtypeError, InputError, ShapeError
 
 from .._immutable import ImmutablePytree
 from ..operators.arguments import as_array
-from ..operators.dtypes import check_dtype
+from ..operators.dtypes import SUPPORTED, check_dtype
 from ..operators.operand import BINARY, WEIGHTED, Operand, ones_where_active
+from ..operators.products.dense import multiply_rows
 
 
 class EventArray(ImmutablePytree, abc.ABC):
@@ -168,7 +172,31 @@ def _dense_product(events: EventArray, x: Any, *, transpose: bool) -> Any:
             f"{caller}: x has the shape {shape}; with events of shape {events.shape} it must be ({length},) or "
             f"{matrix}{leading}."
         )
-    return x @ events.value if transpose else events.value @ x
+    if transpose:
+        return x @ events.value
+    x = x.value if isinstance(x, EventArray) else x
+    return _products_with_dense(events.operand, events.operand_array(), x)
+
+
+def _multiply_dense(operand: Operand, events: jax.Array, x: Any) -> jax.Array:
+    """Return the product of events, ``(..., n)`` or ``(..., k, n)``, and a dense array that fits."""
+    x = as_array("events @ x", "x", x)
+    if x.dtype.name not in SUPPORTED:  # bool, for example
+        values: jax.Array = operand.values(events, jnp.result_type(events, x)) @ x
+        return values
+    rows = events if events.ndim > 1 else events[None]
+    matrix = x if x.ndim > 1 else x[:, None]
+    if matrix.ndim == 2:
+        product = multiply_rows(operand, rows.reshape(math.prod(rows.shape[:-1]), rows.shape[-1]), matrix)
+        product = product.reshape(*rows.shape[:-1], matrix.shape[1])
+    else:
+        multiply = functools.partial(multiply_rows, operand)
+        product = jnp.vectorize(multiply, signature="(k,n),(n,m)->(k,m)")(rows, matrix)
+    product = product[..., 0] if x.ndim == 1 else product
+    return product if events.ndim > 1 else product[0] if x.ndim == 1 else product[..., 0, :]
+
+
+_products_with_dense = jit_when_eager(_multiply_dense, static_argnums=0)
 
 
 def _of_plain(function: Callable[[Any], Any]) -> Callable[[EventArray], Any]:
@@ -244,9 +272,9 @@ class _Unpacked(EventArray):
 class BinaryArray(_Unpacked):
     """Spikes: every element that is not zero is active and counts as 1, whatever its value; NaN is active.
 
-    Inactive elements add nothing to products with sparse matrices, nor to their derivatives with respect to the
-    weights, even where a weight, tangent or cotangent is infinite or NaN. (With a dense array, ``events @ dense`` is
-    JAX's own product.)
+    Inactive elements add nothing to products, nor to their derivatives with respect to the weights, even where a
+    weight, tangent or cotangent is infinite or NaN. (A product with a dense array of JAX on the left, ``dense @
+    events``, is JAX's own: write `binary_densemv`.)
 
     With respect to the events, products are differentiated as if the array were dense. If the events are real numbers,
     their gradient has a value for each element, active or not, which a surrogate gradient can pass on to the

@@ -1,6 +1,7 @@
 """Numba CUDA kernels for NVIDIA GPUs; structures, lines and lists of events are those of XLA."""
 
 from ..reference import active_indices as active_indices
+from ..reference import dense_product as dense_product
 from ..reference import descents as descents
 from ..reference import diagonal as diagonal
 from ..reference import entry_rows as entry_rows

@@ -3,6 +3,7 @@
 from ._generators import active_indices as active_indices
 from ._generators import compact_product as compact_product
 from ._generators import delay_delivery as delay_delivery
+from ._generators import dense_product as dense_product
 from ._generators import descents as descents
 from ._generators import diagonal as diagonal
 from ._generators import entry_rows as entry_rows

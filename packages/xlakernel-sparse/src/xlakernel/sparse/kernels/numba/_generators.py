@@ -13,9 +13,11 @@ from xlakernel.numba import numba_kernel
 
 from ...operators.connections import Rule, walk_of
 from ...operators.plasticity.update import STRUCTURES
+from ..reference.dense import by_matmul
 from . import (
     conversion,
     delays,
+    dense,
     events,
     gather,
     lines,
@@ -52,6 +54,15 @@ _DRAWN = {
     (True, False): procedural.scatter_drawn,
     (True, True): procedural.scatter_drawn_active,
 }
+# Dense matrices: True if the events select columns, kind of events → kernel
+_DENSE = {
+    (False, "binary"): dense.sum_rows_of_flags,
+    (False, "weighted"): dense.sum_rows_of_values,
+    (True, "binary"): dense.sum_columns_of_flags,
+    (True, "weighted"): dense.sum_columns_of_values,
+}
+# XLA multiplies at least so many vectors of events by a dense matrix, if more than one event in so many is active.
+_MATMUL = 4, 8
 # The factor whose zeros are skipped → kernel
 _SAMPLED = {"": sampled.sample, "u": sampled.sample_active_rows, "v": sampled.sample_active_columns}
 # Layout → kernel without and with limits
@@ -106,6 +117,24 @@ def prepared_events(outs: Sequence[Any], *, operand: str, homogeneous: bool) -> 
         all_data = jnp.zeros(0, data.dtype) if all_data is None else all_data
         weights = _weights(data, homogeneous), _weights(all_data, homogeneous and bool(all_data.size))
         return run(weights[0], order, indices, indptr, weights[1], *others)
+
+    return call
+
+
+def dense_product(outs: Sequence[Any], *, operand: str, across: bool) -> Callable[..., Any]:
+    """Return a function ``f(matrix, x)`` that multiplies each row of *x* by the matrix, transposed if *across*."""
+    (out,) = outs
+    run = numba_kernel(_DENSE[across, operand], out)
+
+    def call(matrix: Any, x: Any) -> Any:
+        if x.shape[0] < _MATMUL[0] or not jnp.issubdtype(out.dtype, jnp.inexact):
+            return run(matrix, x)
+        oriented = (matrix.T if across else matrix).astype(out.dtype)
+        return jax.lax.cond(
+            jnp.count_nonzero(x) > x.size // _MATMUL[1],
+            lambda: by_matmul(oriented, x, lambda: run(matrix, x)),
+            lambda: run(matrix, x),
+        )
 
     return call
 

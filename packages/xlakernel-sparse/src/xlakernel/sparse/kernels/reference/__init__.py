@@ -3,6 +3,7 @@
 from .conversion import transpose as transpose
 from .conversion import transpose_with_data as transpose_with_data
 from .delays import delay_delivery as delay_delivery
+from .dense import dense_product as dense_product
 from .lines import diagonal as diagonal
 from .lines import gather_rows as gather_rows
 from .lines import slice_rows as slice_rows
