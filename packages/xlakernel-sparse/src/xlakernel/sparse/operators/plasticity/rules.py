@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -187,14 +187,15 @@ def apply_rule(
     if 0 in (*shape, indices.shape[0]):  # there are no entries, or all are padding
         return state
     params = jax.tree.map(functools.partial(as_array, caller, "params"), params)
-    visited = indices, indptr, permutation[0] if permutation else None, active
+    visited = {"indices": indices, "indptr": indptr, "active": active}
+    visited["permutation"] = permutation[0] if permutation else None
     return _apply(caller, rule, visited, state, pre, post, params, by_row=by_row, across=across)
 
 
 def _apply_checked(
     caller: str,
     rule: Callable[..., Any],
-    visited: Sequence[Any],
+    visited: Mapping[str, Any],
     state: Any,
     pre: Any,
     post: Any,
@@ -204,7 +205,7 @@ def _apply_checked(
     across: bool,
 ) -> Any:
     traced = trace_rule(caller, rule, state, pre, post, params)
-    return apply_at_events(traced, Visits(*visited, by_row, across), state, pre, post, params)
+    return apply_at_events(traced, Visits(**visited, by_row=by_row, across=across), state, pre, post, params)
 
 
 # Outside of jit each call would compile its loop anew.

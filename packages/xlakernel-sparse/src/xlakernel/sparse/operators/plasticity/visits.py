@@ -122,11 +122,12 @@ def apply_at_events(rule: TracedRule, visits: Visits, state: Any, pre: Any, post
         # would become NaN.
         some = jnp.argmax(is_active)
         entry = jnp.where(is_active, jnp.arange(entries), some)
-        return jax.lax.cond(
+        found: list[Any] = jax.lax.cond(
             is_active[some],
             lambda: _visit(rule, here, leaves, entry, line[entry], is_active),
             lambda: list(leaves[0]),
         )
+        return found
 
     def run(*arrays: Any) -> list[Any]:
         here, *leaves = unpack(arrays)

@@ -60,7 +60,8 @@ def binary_densemv(weights: Any, spikes: Any, *, transpose: bool = False, backen
       >>> print(binary_densemv(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([False, True])))
       [2. 4.]
     """
-    return _checked("binary_densemv", 1, weights, spikes, transpose=bool(transpose), backend=backend)
+    product: jax.Array = _checked("binary_densemv", 1, weights, spikes, transpose=bool(transpose), backend=backend)
+    return product
 
 
 def binary_densemm(weights: Any, spikes: Any, *, transpose: bool = False, backend: str | None = None) -> jax.Array:
@@ -89,7 +90,8 @@ def binary_densemm(weights: Any, spikes: Any, *, transpose: bool = False, backen
       [[2. 3.]
        [4. 7.]]
     """
-    return _checked("binary_densemm", 2, weights, spikes, transpose=bool(transpose), backend=backend)
+    product: jax.Array = _checked("binary_densemm", 2, weights, spikes, transpose=bool(transpose), backend=backend)
+    return product
 
 
 def _check_and_multiply(
@@ -141,8 +143,8 @@ def _define(operand: Operand) -> None:
     def _(ins: Sequence[Any], axes: Sequence[int | None], *, outs: Any, dispatch: Any, **static: Any) -> Any:
         """Multiply the events of all elements of a batch at once, if only they are batched."""
         matrix, events = ins
-        if axes[0] is not None:
-            size = matrix.shape[axes[0]]
+        if axes[0] is not None or axes[1] is None:
+            size = next(x.shape[axis] for x, axis in zip(ins, axes, strict=True) if axis is not None)
             return op.primitive.bind(*ins, outs=outs, dispatch=dispatch.batched(axes, size), **static), [0]
         (out,) = outs
         events = jnp.moveaxis(events, axes[1], 0)
