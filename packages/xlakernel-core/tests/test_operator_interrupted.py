@@ -3,7 +3,6 @@
 import gc
 import sys
 import threading
-import warnings
 import weakref
 
 import jax
@@ -44,44 +43,6 @@ def test_a_definition_after_an_interrupted_one(new_operator, monkeypatch):
             op.def_kernel("a", "cpu", scaling(3))
     op.def_kernel("a", "cpu", scaling(4))
     assert_array_equal(f(X), 4 * X)
-
-
-class OfItsOwn(XLACustomKernel):
-    """An operator of a class that hides `replace`: each is a new object."""
-
-    def __init__(self, name, factor):
-        super().__init__(name, replace=True)
-        self.def_kernel("a", "cpu", scaling(factor))
-
-
-def test_a_name_is_taken_over_after_an_interrupted_attempt(monkeypatch):
-    op = OfItsOwn("taken_over", 2)
-    f = jax.jit(lambda x: op(x, outs=x))
-    assert_array_equal(f(X), 2 * X)
-
-    def interrupted():
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(jax, "clear_caches", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            OfItsOwn("taken_over", 3)
-    assert operators()["taken_over"] is op
-    op = OfItsOwn("taken_over", 3)
-    assert_array_equal(f(X), 3 * X)
-
-
-def test_a_warning_that_is_an_error_leaves_a_whole_definition(new_operator):
-    op, f = used(new_operator)
-
-    def define(x):
-        op.def_kernel("a", "cpu", scaling(3))
-        return x
-
-    with warnings.catch_warnings(action="error"), pytest.raises(UserWarning, match="while JAX traces"):
-        jax.make_jaxpr(define)(X)
-    assert_array_equal(f(X), 3 * X)
-    assert_array_equal(op(X, outs=X), 3 * X)
 
 
 def test_a_definition_returns_after_the_caches_are_cleared_though_another_thread_clears_them(new_operator, monkeypatch):

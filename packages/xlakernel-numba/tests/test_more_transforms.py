@@ -266,3 +266,44 @@ def test_symbolic_zeros():
     forward = numba_kernel(two, outs=lambda x, y: (x, y), jvp=jvp)
     assert_array_equal(jax.jvp(lambda x: forward(x, X + 1), (X,), (np.ones_like(X),))[1], [X + 1, np.ones(5)])
     assert_array_equal(jax.grad(lambda x: forward(x, X + 1)[1].sum())(X), np.ones(5))
+
+
+@jax.custom_vjp
+def spike(x):
+    return (x > 0).astype(x.dtype)
+
+
+def spike_forward(x):
+    return spike(x), x
+
+
+def spike_backward(x, cotangent):
+    return (cotangent / (1 + x * x),)
+
+
+spike.defvjp(spike_forward, spike_backward)
+
+
+@numba.njit
+def spike_natively(x, out):
+    for i in range(x.size):
+        out[i] = 1.0 if x[i] > 0 else 0.0
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_a_batched_gradient_of_a_reference_with_a_rule_of_its_own(levels):
+    """A surrogate gradient: JAX leaves the tangents of a `jax.custom_vjp` open in reverse mode."""
+    run = numba_kernel(spike_natively, outs=lambda x: x, reference=spike)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(4, 3, 5)[-1 - levels :]), "float32")
+
+    def loss(f):
+        for _ in range(levels):
+            f = jax.vmap(f)
+        return lambda x: (f(x) * x).sum()
+
+    for found, expected in (
+        (jax.grad(loss(run))(x), jax.grad(loss(spike))(x)),
+        (jax.jit(jax.grad(loss(run)))(x), jax.grad(loss(spike))(x)),
+        (jax.grad(lambda x: jax.grad(loss(run))(x).sum())(x), jax.grad(lambda x: jax.grad(loss(spike))(x).sum())(x)),
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -79,9 +79,7 @@ class XLACustomKernel:
 
     A kernel, rule or default that replaces another applies to functions that are already jitted, too: JAX traces and
     compiles all functions once more. What was traced and kept (a jaxpr, a program compiled ahead of time or exported)
-    keeps its kernels and rules, but not the operators that these call, nor other objects that they find by a global
-    name. (A kept jaxpr calls the generator of a kernel when it is lowered. On jax before 0.12, a function that
-    ``jax.closure_convert`` traces in another thread during a definition may keep the earlier one.)
+    keeps its generators and rules, but not the operators and other objects that these find by a global name.
 
     ``jax.vmap`` maps the kernel itself. Derivatives are declared: by `def_reference`, by `def_jvp` and `def_vjp`, by
     `def_transpose`, or by rules of the JAX primitive (`def_jvp_rule`, `def_transpose_rule`).

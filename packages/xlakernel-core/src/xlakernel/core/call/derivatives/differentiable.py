@@ -24,7 +24,7 @@ from ...structs import Struct, counted, is_smooth, keywords_of, text_of
 from ..results import as_array, fits, flat_results
 from . import multilinear
 from .declaration import Derivative
-from .multilinear import Group, Multilinear
+from .multilinear import Group, Multilinear, TangentsByJAX, smooth_results, tangents_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,11 +63,12 @@ class Differentiable:
         self.derivative.check_arity(len(inputs) - len(self.scalars))
         groups = []
         tangents: Callable[..., list[Any]] | None = self._tangents
+        reference = None if self.derivative.reference is None else TangentsByJAX(self._reference)
         for positions, function in self.derivative.transposes:
             structs = [Struct(jnp.shape(inputs[i]), jax.dtypes.result_type(inputs[i])) for i in positions]
             groups.append(Group(positions, self._transpose(positions, function, structs)))
-        if groups:
-            tangents = None if self.derivative.reference is None else _tangents_by(self._reference)
+        if groups or (self.derivative.jvp is None and self.derivative.vjp is None):
+            tangents = reference
         return Multilinear(
             self.owner,
             self.run,
@@ -84,12 +85,10 @@ class Differentiable:
     def _tangents(self, primals: Sequence[Any], results: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
         """Return the tangents of the results of inexact dtype, given the *tangents* of the arguments (None: zero)."""
         primals = list(primals)
-        if self.derivative.jvp is None and self.derivative.vjp is None:
-            return _tangents_of(self._reference, primals, tangents)
         count = len(primals) - len(self.scalars)
         if all(tangent is None for tangent in tangents[count:]):
             return self._tangents_in_inputs(primals, results, tangents)
-        of_scalars = _tangents_of(self._of_scalars, primals, [*[None] * count, *tangents[count:]])
+        of_scalars = tangents_of(self._of_scalars, primals, [*[None] * count, *tangents[count:]])
         if all(tangent is None for tangent in tangents[:count]):
             return of_scalars
         of_inputs = self._tangents_in_inputs(primals, results, tangents)
@@ -161,7 +160,7 @@ class Differentiable:
             tangents: list[Any] = [None] * inputs
             for i, tangent in zip(smooth, moved, strict=True):
                 tangents[i] = tangent
-            return _tangents_of(self._reference, primals, tangents)
+            return tangents_of(self._reference, primals, tangents)
 
         def by_jvp(*arguments: Any) -> list[Any]:
             primals, _, moved = split(arguments)
@@ -174,14 +173,14 @@ class Differentiable:
         def transpose_by_reference(arguments: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
             primals, _, _ = split(arguments)
 
-            of_smooth = _of(self._reference, primals, smooth)
+            of_smooth = smooth_results(self._reference, primals, smooth)
             return list(jax.vjp(of_smooth, *(primals[i] for i in smooth))[1](list(cotangents)))
 
         def transpose_with_derivative(arguments: Sequence[Any], cotangents: Sequence[Any]) -> Sequence[Any]:
             def of_list(by: Callable[..., Any]) -> Callable[..., list[Any]]:
                 return lambda *values: list(by(values[:first], values[first:]))
 
-            tangents = _tangents_by(of_list(transpose_by_reference))
+            tangents = TangentsByJAX(of_list(transpose_by_reference))
             run = multilinear.with_tangents(f"the cotangents of {self.owner}", of_list(transpose), tangents)
             return run(*arguments[:first], *cotangents)
 
@@ -197,7 +196,7 @@ class Differentiable:
             forward,
             outs,
             (Group(positions, backward),),
-            _tangents_by(by_reference if known else forward),
+            TangentsByJAX(by_reference if known else forward),
             spelled=self.derivative.spelled,
             sharded_like=lambda *arguments: self._only_smooth(split(arguments)[1]),
         )
@@ -292,30 +291,6 @@ class Differentiable:
 
     def _only_smooth(self, values: Sequence[Any]) -> list[Any]:
         return [value for value, out in zip(values, self.outs, strict=True) if is_smooth(out.dtype)]
-
-
-def _tangents_by(run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Return JAX's derivative of *run* as the tangents of a `Multilinear` function."""
-    return lambda primals, _, tangents: _tangents_of(run, primals, tangents)
-
-
-def _tangents_of(run: Callable[..., list[Any]], primals: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
-    """Differentiate *run* by JAX with respect to the inputs that have a tangent."""
-    live = [i for i, tangent in enumerate(tangents) if tangent is not None]
-    of_live = _of(run, primals, live)
-    return jax.jvp(of_live, [primals[i] for i in live], [tangents[i] for i in live])[1]  # type: ignore[no-any-return]
-
-
-def _of(run: Callable[..., list[Any]], primals: Sequence[Any], chosen: Sequence[int]) -> Callable[..., list[Any]]:
-    """Return a function of the *chosen* inputs of *run* that returns the results that can have tangents."""
-
-    def of_chosen(*values: Any) -> list[Any]:
-        moved = list(primals)
-        for i, value in zip(chosen, values, strict=True):
-            moved[i] = value
-        return [x for x in run(*moved) if is_smooth(x.dtype)]
-
-    return of_chosen
 
 
 _ARRAY = object()  # in place of an array among the results of a rule

@@ -51,6 +51,42 @@ class Group:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
+class TangentsByJAX:
+    """JAX's derivative of a function, as the ``tangents`` of a `Multilinear` function.
+
+    Attributes:
+      run: the function; it takes its arguments one by one and returns a list of arrays.
+    """
+
+    run: Callable[..., list[Any]]
+
+    def __call__(self, arguments: Sequence[Any], _: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+        """Return the tangents of the results of inexact dtype."""
+        return tangents_of(self.run, arguments, tangents)
+
+
+def tangents_of(run: Callable[..., list[Any]], arguments: Sequence[Any], tangents: Sequence[Any]) -> list[Any]:
+    """Differentiate *run* by JAX with respect to the arguments that have a tangent."""
+    live = [i for i, tangent in enumerate(tangents) if tangent is not None]
+    of_live = smooth_results(run, arguments, live)
+    return jax.jvp(of_live, [arguments[i] for i in live], [tangents[i] for i in live])[1]  # type: ignore[no-any-return]
+
+
+def smooth_results(
+    run: Callable[..., list[Any]], arguments: Sequence[Any], chosen: Sequence[int]
+) -> Callable[..., list[Any]]:
+    """Return a function of the *chosen* arguments of *run* that returns the results that can have tangents."""
+
+    def of_chosen(*values: Any) -> list[Any]:
+        moved = list(arguments)
+        for i, value in zip(chosen, values, strict=True):
+            moved[i] = value
+        return [x for x in run(*moved) if is_smooth(x.dtype)]
+
+    return of_chosen
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
 class Multilinear:
     """A function of arrays that is linear in each of its groups, if it has any.
 
@@ -224,6 +260,12 @@ def _tangents(
             "with jax.lax.stop_gradient."
         )
     of, first, last = function.tangents, len(arguments), len(arguments) + len(results)
+    if isinstance(of, TangentsByJAX):
+        # JAX differentiates the mapped function. A map of the derivative would fail for the tangents of a
+        # `jax.custom_vjp`, which JAX leaves open in reverse mode.
+        values = vary_alike([*arguments, *tangents])
+        moved = dict(zip(live, values[first:], strict=True))
+        return tangents_of(map_levels(of.run, levels), values[:first], [moved.get(i) for i in range(first)])
 
     def run(*values: Any) -> list[Any]:
         moved = dict(zip(live, values[last:], strict=True))
