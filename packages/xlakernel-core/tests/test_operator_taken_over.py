@@ -24,10 +24,16 @@ class OfItsOwn(XLACustomKernel):
         self.def_kernel("a", "cpu", scaling(factor))
 
 
-def test_a_name_is_taken_over_after_an_interrupted_attempt(monkeypatch):
+def test_a_name_is_taken_over_after_an_interrupted_attempt(new_operator, monkeypatch):
     op = OfItsOwn("taken_over", 2)
     f = jax.jit(lambda x: op(x, outs=x))
     assert_array_equal(f(X), 2 * X)
+    follower = new_operator()
+    for backend, factor in (("a", 5), ("b", 7)):
+        follower.def_kernel(backend, "cpu", scaling(factor))
+    follower.def_default_of(op)
+    g = jax.jit(lambda x: follower(x, outs=x))
+    assert_array_equal(g(X), 5 * X)
 
     def interrupted():
         raise KeyboardInterrupt
@@ -39,6 +45,9 @@ def test_a_name_is_taken_over_after_an_interrupted_attempt(monkeypatch):
     assert operators()["taken_over"] is op
     op = OfItsOwn("taken_over", 3)
     assert_array_equal(f(X), 3 * X)
+    op.def_kernel("b", "cpu", scaling(4), asdefault=True)
+    assert_array_equal(f(X), 4 * X)
+    assert_array_equal(g(X), 7 * X)
 
 
 def test_a_warning_that_is_an_error_leaves_a_whole_definition(new_operator):

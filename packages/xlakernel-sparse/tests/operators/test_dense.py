@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jax.export import symbolic_shape
 from jax.test_util import check_grads
 
-from xlakernel.core import use_backend
+from xlakernel.core import export, use_backend
 from xlakernel.core.errors import DtypeError, InputError, ShapeError
 from xlakernel.sparse import (
     BinaryArray,
@@ -192,3 +193,25 @@ def test_strict_promotion_of_dtypes_and_ranks():
 def test_errors(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@each_backend
+def test_a_linear_transpose_in_the_events(backend):
+    matrix, cotangent = jnp.arange(6.0).reshape(3, 2), jnp.array([[1.0, 2.0]])
+    with use_backend(backend):
+        (found,) = jax.linear_transpose(lambda x: WeightedArray(x) @ matrix, jnp.zeros((1, 3)))(cotangent)
+    np.testing.assert_array_equal(found, cotangent @ matrix.T)
+
+
+def test_a_symbolic_number_of_vectors():
+    matrix = jnp.arange(12.0).reshape(4, 3)
+    (count,) = symbolic_shape("k")
+    program = export(jax.jit(lambda x: BinaryArray(x) @ matrix))(jax.ShapeDtypeStruct((count, 4), "float32"))
+    for k in (1, 7):
+        events = np.asarray(np.arange(4 * k).reshape(k, 4) % 3 == 0, "float32")
+        np.testing.assert_array_equal(program.call(events), events @ matrix)
+
+
+def test_an_infinite_complex_number_is_kept():
+    found = BinaryArray(jnp.array([True, False])) @ jnp.array([[complex(np.inf, 1)], [1]])
+    np.testing.assert_array_equal(found, [complex(np.inf, 1)])

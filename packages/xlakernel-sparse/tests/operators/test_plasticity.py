@@ -376,3 +376,14 @@ def test_the_upper_limit_wins_over_a_lower_one_that_exceeds_it(update, plain_jax
     found, expected = (jax.grad(loss, (2, 3))(w, t, jnp.array(0.5), jnp.array(0.2)) for loss in losses(example))
     np.testing.assert_allclose(found, expected)
     assert found[0] == 0 < found[1]
+
+
+@each_function
+def test_weights_that_are_nan_are_no_limits(update, plain_jax, x64, name):
+    example = update(name)
+    w, t, s = example.arguments("float64")
+    w = w.at[(0,) * w.ndim].set(jnp.nan)
+    run = lambda w, lower, upper: jnp.sum(example.run(w, t, s, lower, upper))  # noqa: E731
+    of_w, of_lower, of_upper = jax.grad(run, (0, 1, 2))(w, jnp.array(-9.0), jnp.array(9.0))
+    np.testing.assert_array_equal(of_w, 1)
+    assert of_lower == of_upper == 0

@@ -12,6 +12,15 @@ from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeEr
 from xlakernel.sparse import CSR, csr_apply_on_post, csr_apply_on_pre, csr_transpose
 from xlakernel.sparse.operators.plasticity import visits
 
+
+@jax.custom_vjp
+def spike(x):
+    """Return 1 where *x* is positive, with a surrogate gradient."""
+    return (x > 0).astype(x.dtype)
+
+
+spike.defvjp(lambda x: (spike(x), x), lambda x, cotangent: (cotangent / (1 + x * x),))
+
 WAYS = ["pre", "post", "post transposed"]
 each_way = pytest.mark.parametrize("way", WAYS)
 
@@ -283,3 +292,15 @@ def test_gradients_without_active_entries():
     no, rule = jnp.zeros(3, bool), lambda w, pre, post, p: jnp.sqrt(w - 1)
     found = jax.grad(lambda w: A.apply_on_pre(rule, no, edge_state=w).sum())(A.data)
     np.testing.assert_array_equal(found, 1)
+
+
+@pytest.mark.parametrize("rule", [lambda w, *_: w * w, lambda w, *_: 1 + spike(w)], ids=["square", "surrogate"])
+def test_a_gradient_of_a_batch_of_events(rule):
+    """One slice of the batch has no active entry."""
+    A = CSR.from_dense(jnp.eye(3))
+    s = jnp.array([[True, True, True], [True, False, False], [False, False, False]])
+    w = jnp.asarray(np.random.default_rng(0).normal(size=(3, 3)), "float32")
+    apply = jax.vmap(lambda w, s: A.apply_on_pre(rule, s, edge_state=w))
+    expected = jax.grad(lambda w: jnp.where(s, jax.vmap(jax.vmap(rule))(w), w).sum())(w)
+    np.testing.assert_allclose(jax.grad(lambda w: apply(w, s).sum())(w), expected, rtol=1e-6)
+    np.testing.assert_allclose(jax.jit(jax.grad(lambda w: apply(w, s).sum()))(w), expected, rtol=1e-6)

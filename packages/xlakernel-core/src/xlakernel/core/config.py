@@ -187,7 +187,10 @@ class Settings:
 
     @contextmanager
     def resumed(self) -> Iterator[None]:
-        """Apply the settings inside the ``with`` block, and those of this thread where they request nothing."""
+        """Apply the settings inside the ``with`` block.
+
+        Platforms without a requested backend have that of this thread. Debug mode is on if either has it.
+        """
         requested = tuple(sorted({**dict(_requested.value), **dict(self.requested)}.items()))
         with _requested(requested), debug_mode(self.debug or is_debugging()), self._applied_to_jax():
             yield

@@ -12,7 +12,7 @@ from .._compat import is_tracing
 from ..call import Kernel, Target
 from ..call.aliases import checked_aliases
 from ..call.derivatives.declaration import Transpose
-from ..call.derivatives.multilinear import Group, with_tangents
+from ..call.derivatives.multilinear import Group, TangentsByJAX, with_tangents
 from ..call.outs import is_function
 from ..call.scalars import Entry, Scalar, plain_numbers
 from ..call.wrapper import VmapMethod, kernel_function
@@ -61,6 +61,7 @@ __all__ = [
     "Same",
     "Scalar",
     "Struct",
+    "TangentsByJAX",
     "Target",
     "Transpose",
     "VmapMethod",

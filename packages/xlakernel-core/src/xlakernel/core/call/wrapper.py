@@ -241,7 +241,9 @@ class _Wrapped:
             return run
         outs = tuple(call.outs[i] for i in order)
         known = plain_numbers(form)
-        of = Differentiable(self.derivative, run, outs, tree, known, call.has_side_effect, scalars=unknown)
+        of = Differentiable(
+            self.derivative, run, outs, tree, known, call.has_side_effect, scalars=unknown, settings=call.settings
+        )
         return lambda *arrays: multilinear.apply(of.described(arrays), arrays)
 
     def _resolve_outs(self, inputs: list[Struct], form: _Form) -> tuple[tuple[Struct, ...], Any]:

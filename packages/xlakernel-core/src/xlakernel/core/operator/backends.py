@@ -210,15 +210,15 @@ class Backends:
         return own if own or self.leader is None else self.leader._chosen_default(platform)
 
     def reset(self, heir: Backends) -> None:
-        """Forget all kernels and defaults; operators that follow this one follow *heir*."""
+        """Forget all kernels and defaults; operators that follow this one then have the defaults of *heir*."""
         with _following, self._lock:
             self._leave()
-            if heir is not self:
-                for follower in self._followers:
-                    follower._follow(heir)
             self.kernels, self._defaults, self._announced = {}, {}, None
             set_automatic(self.name, False)
-            self._announce_default()
+            if heir is not self:
+                self._follow(heir)
+            else:
+                self._announce_default()
 
     def defaults(self) -> dict[str, str]:
         """Return platform → the default that was set, here or for the leader."""

@@ -138,7 +138,9 @@ class XLACustomKernel:
         self._rules = TransformRules(self.primitive)
         if earlier is not None:  # before the name is taken over: this may be interrupted, and is then repeated
             earlier.primitive.reset(self.has_side_effect, self.primitive)
-        register(self, name, replace=replace)
+        latest = register(self, name, replace=replace)
+        if latest not in (None, self, earlier):  # of another thread
+            latest.primitive.reset(latest.has_side_effect, self.primitive)
 
     def __repr__(self) -> str:
         backends = {platform: list(entries) for platform, entries in self._backends.kernels.items()}

@@ -22,8 +22,8 @@ def jit_when_eager(function: Callable[..., Any], **options: Any) -> Callable[...
 
     - while JAX traces;
     - if the context or the keyword ``backend`` may request ``"auto"``, because measuring the backends needs arrays;
-    - if an argument is or contains a NumPy array, or is a list of numbers: ``jax.jit`` would wrap numbers that JAX's
-      dtypes cannot hold before *function* could check them.
+    - if an argument is a NumPy array, a tuple or dictionary with one, or a list of numbers: ``jax.jit`` would wrap
+      numbers that JAX's dtypes cannot hold before *function* could check them.
 
     Args:
       function: a function of pytrees of arrays. It may call operators.

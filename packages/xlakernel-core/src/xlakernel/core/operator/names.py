@@ -26,11 +26,12 @@ def holder(name: str, *, replace: bool) -> Any:
     return _operators.get(name)
 
 
-def register(op: Any, name: str, *, replace: bool) -> None:
-    """Give *op* its name; `XLACustomKernel` documents the arguments."""
+def register(op: Any, name: str, *, replace: bool) -> Any:
+    """Give *op* its name; return the operator that had it, or None. `XLACustomKernel` documents the arguments."""
     with _lock:
-        holder(name, replace=replace)
+        earlier = holder(name, replace=replace)
         _operators[name] = op
+    return earlier
 
 
 def same_named(kind: type, name: Any) -> Any:

@@ -106,7 +106,8 @@ class TransformRules:
     def def_jvp_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the forward-mode rule, ``rule(primals, tangents, **params) -> (outs, tangents of outs)``.
 
-        Symbolic zeros are `jax.interpreters.ad.Zero`. *params* are those of ``primitive.bind``.
+        Symbolic zeros are `jax.interpreters.ad.Zero`. *params* are those of ``primitive.bind``. The rule replaces a
+        declared derivative.
         """
         check_callable(self.name, "def_jvp_rule", rule)
         with self._primitive.lock:
@@ -118,7 +119,7 @@ class TransformRules:
     def def_jvp_rule2(self, *rules: Callable[..., Any] | None) -> None:
         """Set one forward-mode rule for each input, ``rule(tangent, *primals, **params) -> tangents of outs``.
 
-        If a rule is None, the tangent of its input is dropped.
+        If a rule is None, the tangent of its input is dropped. The rules replace a declared derivative.
         """
         for rule in rules:
             if rule is not None:
@@ -131,7 +132,8 @@ class TransformRules:
     def def_transpose_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
         """Set the reverse-mode rule of a linear operator, ``rule(cotangents, *ins, **params) -> cotangents of ins``.
 
-        Linear inputs are `jax.interpreters.ad.UndefinedPrimal`. The rule returns None for the other inputs.
+        Linear inputs are `jax.interpreters.ad.UndefinedPrimal`. The rule returns None for the other inputs. It replaces
+        a declared derivative, so that `def_jvp_rule` is needed too.
         """
         check_callable(self.name, "def_transpose_rule", rule)
         with self._primitive.lock:

@@ -279,15 +279,14 @@ class Differentiable:
             pass
         with self.settings.resumed():
             run, used = _examined(function, args, static)
-        captured = next(_tracers_in(used), None)
-        if captured is not None:
-            raise DifferentiationError(
-                f"{self.owner}: {keyword} uses the traced value {captured}, which it gets from a closure, an object or "
-                "a global, and which JAX does not let a rule of differentiation do. Define the function outside, and "
-                "pass the value as an input (the kernel may ignore it)."
-            )
-        with self.settings.resumed():
-            return run()
+            captured = next(_tracers_in(used), None)
+            if captured is None:
+                return run()
+        raise DifferentiationError(
+            f"{self.owner}: {keyword} uses the traced value {captured}, which it gets from a closure, an object or a "
+            "global, and which JAX does not let a rule of differentiation do. Define the function outside, and pass "
+            "the value as an input (the kernel may ignore it)."
+        )
 
     def _only_smooth(self, values: Sequence[Any]) -> list[Any]:
         return [value for value, out in zip(values, self.outs, strict=True) if is_smooth(out.dtype)]

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import export
 
 from xlakernel.numba import numba_kernel
 
@@ -127,14 +128,15 @@ def dense_product(outs: Sequence[Any], *, operand: str, across: bool) -> Callabl
     run = numba_kernel(_DENSE[across, operand], out)
 
     def call(matrix: Any, x: Any) -> Any:
-        if x.shape[0] < _MATMUL[0] or not jnp.issubdtype(out.dtype, jnp.inexact):
+        is_symbolic = any(map(export.is_symbolic_dim, x.shape))
+        if is_symbolic or x.shape[0] < _MATMUL[0] or not jnp.issubdtype(out.dtype, jnp.inexact):
             return run(matrix, x)
-        oriented = (matrix.T if across else matrix).astype(out.dtype)
-        return jax.lax.cond(
-            jnp.count_nonzero(x) > x.size // _MATMUL[1],
-            lambda: by_matmul(oriented, x, lambda: run(matrix, x)),
-            lambda: run(matrix, x),
-        )
+
+        def multiply() -> Any:
+            oriented = (matrix.T if across else matrix).astype(out.dtype)
+            return by_matmul(oriented, x, lambda: run(matrix, x))
+
+        return jax.lax.cond(jnp.count_nonzero(x) > x.size // _MATMUL[1], multiply, lambda: run(matrix, x))
 
     return call
 

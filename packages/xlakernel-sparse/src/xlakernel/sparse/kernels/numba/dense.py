@@ -24,11 +24,19 @@ def _list(x, ones, active):
     return active_values(x, active)
 
 
-@njit(fastmath={"contract"})
+@njit
 def _value(x, ones, i, like):
     if ones.ndim == 2:
         return cast(1, like)
     return cast(x[i], like)
+
+
+@njit(fastmath={"contract"})
+def _scaled(element, value, ones, like):
+    """Return an element of the matrix in the dtype of *like*, times *value*; a flag is no factor: 1 * inf is NaN."""
+    if ones.ndim == 2:
+        return cast(element, like)
+    return cast(element, like) * value
 
 
 @njit(fastmath={"contract"})
@@ -42,15 +50,15 @@ def _add_rows(active, count, x, ones, matrix, begin, end, y):
         of_p, of_q = _value(x, ones, p, y), _value(x, ones, q, y)
         of_r, of_s = _value(x, ones, r, y), _value(x, ones, s, y)
         for j in range(begin, end):
-            first = of_p * cast(matrix[p, j], y) + of_q * cast(matrix[q, j], y)
-            second = of_r * cast(matrix[r, j], y) + of_s * cast(matrix[s, j], y)
+            first = _scaled(matrix[p, j], of_p, ones, y) + _scaled(matrix[q, j], of_q, ones, y)
+            second = _scaled(matrix[r, j], of_r, ones, y) + _scaled(matrix[s, j], of_s, ones, y)
             y[j] += first + second
         a += np.uint64(4)
     while a < count:
         p = active[a]
         of_p = _value(x, ones, p, y)
         for j in range(begin, end):
-            y[j] += of_p * cast(matrix[p, j], y)
+            y[j] += _scaled(matrix[p, j], of_p, ones, y)
         a += np.uint64(1)
 
 
@@ -91,7 +99,7 @@ def _pick(matrix, i, active, count, x, ones, y):
     total = zero(y)
     for a in range(np.uint64(count)):
         j = active[a]
-        total += _value(x, ones, j, y) * cast(matrix[i, j], y)
+        total += _scaled(matrix[i, j], _value(x, ones, j, y), ones, y)
     return total
 
 

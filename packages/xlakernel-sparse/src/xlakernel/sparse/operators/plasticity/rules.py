@@ -36,8 +36,8 @@ def csr_apply_on_pre(
     `update_csr_on_binary_pre` is faster.
 
     Derivatives of both modes, with respect to states, values, params and arrays that *rule* closes over, visit all
-    entries; so does a call under ``jax.vmap``. Call the function within ``jax.jit``: outside of it, each call compiles
-    the rule anew.
+    entries; so does a call under ``jax.vmap``. A rule is traced once for each function object, like a function given to
+    ``jax.jit``: pass numbers that change as *params*.
 
     Args:
       rule: a JAX function of one entry. Its arguments are the pytrees *edge_state*, *pre_vals* and *post_vals* without

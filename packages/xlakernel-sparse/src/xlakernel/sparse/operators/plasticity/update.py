@@ -58,7 +58,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, layout: str, **para
         # lower one exceeds it.
         is_upper = (free > found) | (limits[0] > limits[1])
         limit = jnp.where(is_upper, upper.astype(data.dtype), lower.astype(data.dtype))
-        tangent = jnp.where(free != found, limit, tangent)
+        tangent = jnp.where((free < found) | (free > found), limit, tangent)  # NaN stays
     return [found], [tangent]
 
 

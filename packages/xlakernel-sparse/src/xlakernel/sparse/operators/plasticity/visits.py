@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from xlakernel.core.backend import with_tangents
+from xlakernel.core.backend import TangentsByJAX, with_tangents
 from xlakernel.core.errors import ArgumentError, DtypeError
 
 from ..entries import rows_of_entries
@@ -136,19 +136,10 @@ def apply_at_events(rule: TracedRule, visits: Visits, state: Any, pre: Any, post
     # Under vmap, each step of the loop would copy all states of the slices that have finished.
     visit = everywhere if visits.across else _mapped_as(everywhere, run)
 
-    def tangents(primals: Sequence[Any], _: Any, moved: Sequence[Any]) -> list[Any]:
-        live = [i for i, tangent in enumerate(moved) if tangent is not None]
-
-        def of_live(*values: Any) -> list[Any]:
-            given = dict(zip(live, values, strict=True))
-            found = everywhere(*(given.get(i, x) for i, x in enumerate(primals)))
-            return [x for x in found if jnp.issubdtype(x.dtype, jnp.inexact)]
-
-        found: list[Any] = jax.jvp(of_live, [primals[i] for i in live], [moved[i] for i in live])[1]
-        return found
-
     arrays = [jnp.asarray(leaf) for group in groups for leaf in group]
-    return jax.tree.unflatten(structure, with_tangents("rule at events", visit, tangents)(*arrays, *index))
+    return jax.tree.unflatten(
+        structure, with_tangents("rule at events", visit, TangentsByJAX(everywhere))(*arrays, *index)
+    )
 
 
 def _mapped_as(mapped: Callable[..., list[Any]], run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:

@@ -36,9 +36,10 @@ DENSE_PRODUCTS = {operand: _operator(operand) for operand in (BINARY, WEIGHTED)}
 def binary_densemv(weights: Any, spikes: Any, *, transpose: bool = False, backend: str | None = None) -> jax.Array:
     """Multiply a dense matrix by a vector of events: ``weights @ spikes``, or ``spikes @ weights`` if *transpose*.
 
-    Only the columns, or rows, of active events are read, and no others add to the product or to its derivatives with
-    respect to the weights, even where a weight, tangent or cotangent is infinite or NaN. With respect to the events,
-    the product is differentiated as if they were a dense operand. ``BinaryArray(spikes) @ weights`` is the same.
+    On the CPU, only the columns, or rows, of active events are read if few events are active. Inactive events add
+    nothing to the product, nor to its derivatives with respect to the weights, even where a weight, tangent or
+    cotangent is infinite or NaN. With respect to the events, the product is differentiated as if they were a dense
+    operand. ``BinaryArray(spikes) @ weights`` is the product if *transpose*.
 
     Args:
       weights: the matrix, ``(m, n)``, or ``(n, m)`` if *transpose*; integers, real or complex numbers.
@@ -174,6 +175,9 @@ def _define(operand: Operand) -> None:
         (cotangent,) = cotangents
         if isinstance(cotangent, ad.Zero):
             return [None, None]
+        if ad.is_undefined_primal(events):  # as if the events were dense
+            dense = (matrix if across else matrix.T).astype(cotangent.dtype)
+            return [None, jnp.matmul(cotangent, dense).astype(events.aval.dtype)]
         # The cotangent of the matrix is a product of the same kind: each of its rows sums the active vectors.
         outs = [_Struct((events.shape[1], cotangent.shape[1]), cotangent.dtype)]
         (found,) = op.primitive.bind(cotangent, events.T, outs=outs, dispatch=dispatch, across=False)
