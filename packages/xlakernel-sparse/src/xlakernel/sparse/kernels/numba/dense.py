@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from .helpers.active import active_flags, active_values
+from .helpers.active import list_active
 from .helpers.elements import cast, term, zero
 from .helpers.parts import first_of, part_count
 
@@ -17,48 +17,40 @@ _DENSE = 16
 
 
 @njit
-def _list(x, ones, active):
-    """Write the positions of active elements and return their number; *ones* has shape (1, 1) for flags."""
-    if ones.ndim == 2:
-        return active_flags(x, active)
-    return active_values(x, active)
-
-
-@njit
-def _value(x, ones, i, like):
-    if ones.ndim == 2:
+def _value(values, i, like):
+    if values.ndim == 2:
         return cast(1, like)
-    return cast(x[i], like)
+    return cast(values[i], like)
 
 
 @njit(fastmath={"contract"})
-def _scaled(element, value, ones, like):
+def _scaled(element, value, values, like):
     """Return an element of the matrix in the dtype of *like*, times *value*; a flag is no factor: 1 * inf is NaN."""
-    if ones.ndim == 2:
+    if values.ndim == 2:
         return cast(element, like)
     return cast(element, like) * value
 
 
 @njit(fastmath={"contract"})
-def _add_rows(active, count, x, ones, matrix, begin, end, y):
-    """Add the rows of active events, their columns from *begin* to *end* - 1, to *y*; four rows at a time."""
+def _add_rows(active, count, values, matrix, begin, end, y):
+    """Add the rows of active events, times their *values*, to *y* from *begin* to *end* - 1; four rows at a time."""
     for j in range(begin, end):
         y[j] = zero(y)
     a = np.uint64(0)
     while a + np.uint64(4) <= count:
         p, q, r, s = active[a], active[a + np.uint64(1)], active[a + np.uint64(2)], active[a + np.uint64(3)]
-        of_p, of_q = _value(x, ones, p, y), _value(x, ones, q, y)
-        of_r, of_s = _value(x, ones, r, y), _value(x, ones, s, y)
+        of_p, of_q = _value(values, p, y), _value(values, q, y)
+        of_r, of_s = _value(values, r, y), _value(values, s, y)
         for j in range(begin, end):
-            first = _scaled(matrix[p, j], of_p, ones, y) + _scaled(matrix[q, j], of_q, ones, y)
-            second = _scaled(matrix[r, j], of_r, ones, y) + _scaled(matrix[s, j], of_s, ones, y)
+            first = _scaled(matrix[p, j], of_p, values, y) + _scaled(matrix[q, j], of_q, values, y)
+            second = _scaled(matrix[r, j], of_r, values, y) + _scaled(matrix[s, j], of_s, values, y)
             y[j] += first + second
         a += np.uint64(4)
     while a < count:
         p = active[a]
-        of_p = _value(x, ones, p, y)
+        of_p = _value(values, p, y)
         for j in range(begin, end):
-            y[j] += _scaled(matrix[p, j], of_p, ones, y)
+            y[j] += _scaled(matrix[p, j], of_p, values, y)
         a += np.uint64(1)
 
 
@@ -67,11 +59,11 @@ def _sum_rows(matrix, x, ones, y):
     vectors, columns = y.shape
     for c in range(vectors):
         active = np.empty(x.shape[1] + 1, np.uint64)
-        count = _list(x[c], ones, active)
+        count, values = list_active(x[c], ones, active)
         parts = min(part_count(np.int64(count) * columns), max(1, columns))
         for part in prange(parts):
             begin, end = np.uint64(first_of(columns, part, parts)), np.uint64(first_of(columns, part + 1, parts))
-            _add_rows(active, count, x[c], ones, matrix, begin, end, y[c])
+            _add_rows(active, count, values, matrix, begin, end, y[c])
 
 
 @njit(cache=True)
@@ -95,11 +87,11 @@ def _scan(matrix, i, x, y):
 
 
 @njit(fastmath={"contract"})
-def _pick(matrix, i, active, count, x, ones, y):
+def _pick(matrix, i, active, count, values, y):
     total = zero(y)
     for a in range(np.uint64(count)):
         j = active[a]
-        total += _scaled(matrix[i, j], _value(x, ones, j, y), ones, y)
+        total += _scaled(matrix[i, j], _value(values, j, y), values, y)
     return total
 
 
@@ -108,7 +100,7 @@ def _sum_columns(matrix, x, ones, y):
     vectors, rows = y.shape
     for c in range(vectors):
         active = np.empty(x.shape[1] + 1, np.uint64)
-        count = _list(x[c], ones, active)
+        count, values = list_active(x[c], ones, active)
         is_dense = np.int64(count) * _DENSE > x.shape[1]
         work = np.int64(rows) * (np.int64(x.shape[1]) if is_dense else np.int64(count) * _DENSE)
         parts = min(part_count(work), max(1, rows))
@@ -117,7 +109,7 @@ def _sum_columns(matrix, x, ones, y):
                 if is_dense:
                     y[c, i] = _scan(matrix, np.uint64(i), x[c], y)
                 else:
-                    y[c, i] = _pick(matrix, np.uint64(i), active, count, x[c], ones, y)
+                    y[c, i] = _pick(matrix, np.uint64(i), active, count, values, y)
 
 
 @njit(cache=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from .helpers.active import active_flags, active_values, cut_active, entries_of
+from .helpers.active import active_flags, active_values, cut_active, entries_of, list_active
 from .helpers.elements import cast, scale_each, scale_once
 from .helpers.parts import first_of, part_count, private_part_count, thread_count
 from .helpers.prefetch import prefetch
@@ -134,28 +134,20 @@ def _scatter_dense(data, indices, indptr, x, y):
     y[:] = _transposed(product)
 
 
-@njit
-def _list(x, ones, active):
-    """Write the positions of active elements; return their number and values; *ones* has shape (1, 1) for flags."""
-    if ones.ndim == 2:
-        return active_flags(x, active), ones
-    return active_values(x, active), x
-
-
 @njit(parallel=True)
 def _scatter_each(data, indices, indptr, x, y, ones, events):
     vectors = x.shape[0]
     if vectors < thread_count():  # the threads share the entries of each vector
         active = np.empty(x.shape[1] + 1, np.uint64)
         for c in range(vectors):
-            count, values = _list(x[c], ones, active)
+            count, values = list_active(x[c], ones, active)
             scatter_active(active, count, values, data, no_order(), indices, indptr, y[c])
         return
     parts = min(part_count(events * (indices.size // max(1, x.shape[1])) + y.size), vectors)
     for part in prange(parts):
         active = np.empty(x.shape[1] + 1, np.uint64)
         for c in range(first_of(vectors, part, parts), first_of(vectors, part + 1, parts)):
-            count, values = _list(x[c], ones, active)
+            count, values = list_active(x[c], ones, active)
             clear(y[c])
             _rows(0, count, active, values, data, no_order(), indices, indptr, y[c])
 

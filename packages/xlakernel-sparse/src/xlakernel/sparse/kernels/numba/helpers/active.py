@@ -73,6 +73,14 @@ def active_values(values, active):
 
 
 @njit
+def list_active(x, ones, active):
+    """Write the positions of active elements; return their number and values; *ones* has shape (1, 1) for flags."""
+    if ones.ndim == 2:
+        return active_flags(x, active), ones
+    return active_values(x, active), x
+
+
+@njit
 def entries_of(active, count, indptr):
     """Return the number of entries of the rows ``active[:count]``."""
     total = np.int64(0)
