@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -187,29 +187,19 @@ def apply_rule(
     if 0 in (*shape, indices.shape[0]):  # there are no entries, or all are padding
         return state
     params = jax.tree.map(functools.partial(as_array, caller, "params"), params)
-    visited = {"indices": indices, "indptr": indptr, "active": active}
-    visited["permutation"] = permutation[0] if permutation else None
-    return _apply(caller, rule, visited, state, pre, post, params, by_row=by_row, across=across)
+    visits = Visits(indices, indptr, permutation[0] if permutation else None, active, by_row, across)
+    return _apply(caller, rule, visits, state, pre, post, params)
 
 
 def _apply_checked(
-    caller: str,
-    rule: Callable[..., Any],
-    visited: Mapping[str, Any],
-    state: Any,
-    pre: Any,
-    post: Any,
-    params: Any,
-    *,
-    by_row: bool,
-    across: bool,
+    caller: str, rule: Callable[..., Any], visits: Visits, state: Any, pre: Any, post: Any, params: Any
 ) -> Any:
     traced = trace_rule(caller, rule, state, pre, post, params)
-    return apply_at_events(traced, Visits(**visited, by_row=by_row, across=across), state, pre, post, params)
+    return apply_at_events(traced, visits, state, pre, post, params)
 
 
 # Outside of jit each call would compile its loop anew.
-_apply = jit_when_eager(_apply_checked, static_argnums=(0, 1), static_argnames=("by_row", "across"))
+_apply = jit_when_eager(_apply_checked, static_argnums=(0, 1))
 
 
 def _checked(caller: str, what: str, tree: Any, length: int) -> Any:

@@ -8,6 +8,7 @@ is that of the active entries, and of a pass over the events.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,11 @@ from ..entries import rows_of_entries
 _CHUNK = (2048, 1 << 17, 256)
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["indices", "indptr", "permutation", "active"],
+    meta_fields=["by_row", "across"],
+)
 @dataclasses.dataclass(frozen=True)
 class Visits:
     """The entries to visit.
