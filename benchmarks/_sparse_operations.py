@@ -25,11 +25,16 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "A.diagonal()": lambda A: A.diagonal(),
     "A.sum(axis=0)": lambda A: A.sum(axis=0),
     "A.sum(axis=1)": lambda A: A.sum(axis=1),
-    "A[7]": lambda A: A[7].todense() if hasattr(A[7], "todense") else A[7],
+    "A[7]": lambda A: _dense(A[7]),
     "A[2:5]": lambda A: A[2:5],
     "A[:, 2:5]": lambda A: A[:, 2:5],
     "A[rows]": lambda A: A[np.arange(0, A.shape[0], 10)],
 }
+
+
+def _dense(row: Any) -> Any:
+    """Return a row as a dense array; SciPy's is sparse."""
+    return row.toarray() if hasattr(row, "toarray") else row
 
 
 def operation_cases() -> dict[str, Loop | None]:
