@@ -111,8 +111,8 @@ def is_tracing() -> bool:
 
 def context_of_jax(setting: str) -> Callable[..., Any]:
     """Return the context manager of one of JAX's settings; jax.enable_x64 was in another module before JAX 0.8."""
-    found: Callable[..., Any] | None = getattr(jax, setting, None)
-    return found if found is not None else getattr(jax.experimental, setting)  # type: ignore[no-any-return]
+    found: Callable[..., Any] = getattr(jax if hasattr(jax, setting) else jax.experimental, setting)
+    return found
 
 
 def new_cpu_devices(count: int) -> list[jax.Device]:

@@ -69,7 +69,8 @@ def tangents_of(run: Callable[..., list[Any]], arguments: Sequence[Any], tangent
     """Differentiate *run* by JAX with respect to the arguments that have a tangent."""
     live = [i for i, tangent in enumerate(tangents) if tangent is not None]
     of_live = smooth_results(run, arguments, live)
-    return jax.jvp(of_live, [arguments[i] for i in live], [tangents[i] for i in live])[1]  # type: ignore[no-any-return]
+    found: list[Any] = jax.jvp(of_live, [arguments[i] for i in live], [tangents[i] for i in live])[1]
+    return found
 
 
 def smooth_results(
