@@ -67,15 +67,13 @@ class XLACustomKernel:
 
     The backend of a call is its argument ``backend=``, else the backend of the innermost `use_backend` context, else
     the platform's default. The default is the backend that `set_default` chose, else the first one registered. A
-    requested backend that is missing is an error, never a fallback. A new choice applies to functions that are already
-    jitted, too.
+    requested backend that is missing is an error, never a fallback.
 
     In all three places ``"auto"`` means the backend that was measured to be the fastest for calls with the same static
     keywords, the same dtypes, and sizes up to the next power of two, on the same kind of device. The first such call
     with arrays compiles all backends and times them for a second or two; the choice is kept on disk (`auto_choices`). A
     call inside ``jax.jit`` or another transformation is never measured: it uses the choice kept on disk (`tune`), else
-    the default, with an `AutoBackendWarning`, until there is a choice. A backend that fails, or returns other results,
-    is not chosen.
+    the default, with an `AutoBackendWarning`. A backend that fails, or returns other results, is not chosen.
 
     A kernel, rule or default that replaces another applies to functions that are already jitted, too: JAX traces and
     compiles all functions once more. What was traced and kept (a jaxpr, a program compiled ahead of time or exported)
@@ -134,7 +132,7 @@ class XLACustomKernel:
         earlier = holder(name, replace=replace)
         if earlier is not self:
             self._backends = Backends(name, lambda **change: self.primitive.define_anew(**change))
-            self.primitive: OperatorPrimitive = OperatorPrimitive(self._backends, self.has_side_effect)
+            self.primitive = OperatorPrimitive(self._backends, self.has_side_effect)
         self._rules = TransformRules(self.primitive)
         if earlier is not None:  # before the name is taken over: this may be interrupted, and is then repeated
             earlier.primitive.reset(self.has_side_effect, self.primitive)
