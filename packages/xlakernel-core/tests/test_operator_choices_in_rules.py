@@ -106,9 +106,8 @@ def test_a_rule_replaces_a_declaration_and_a_declaration_a_rule():
 def test_a_kernel_that_is_added_after_a_trace_is_no_part_of_another_definition():
     op = operator("extended_after_a_trace")
     op.def_reference(lambda x: 2 * x)
-    f = lambda x: op(x, outs=x)  # noqa: E731
     with use_backend("c"):
-        kept = jax.make_jaxpr(f)(X)
+        kept = jax.make_jaxpr(lambda x: op(x, outs=x))(X)
     op.def_kernel("c", "cpu", lambda outs: lambda x: 2 * x)
     assert jax.jit(jax.extend.core.jaxpr_as_fun(kept))(X)[0][0] == 2
     op.def_reference(lambda x: 9 * x)

@@ -122,18 +122,19 @@ def test_derivatives(backend, transpose, x64):
     rng = np.random.default_rng(0)
     matrix = jnp.asarray(rng.normal(size=(9, 5) if transpose else (5, 9)))
     events = jnp.asarray(rng.normal(size=(9, 4)) * (rng.random((9, 4)) < 0.5))
+
+    def loss(m, x):
+        return (binary_densemm(m, x, transpose=transpose) ** 2).sum()
+
+    def expected_loss(m, x):
+        active = jnp.where(x != 0, 1 + x - jax.lax.stop_gradient(x), x)
+        return (((m.T if transpose else m) @ active) ** 2).sum()
+
     with use_backend(backend):
-        product = lambda m: binary_densemm(m, events, transpose=transpose)  # noqa: E731
-        check_grads(product, (matrix,), 2)
-        vector = lambda m: binary_densemv(m, events[:, 0], transpose=transpose)  # noqa: E731
-        check_grads(vector, (matrix,), 2)
-        active = lambda x: jnp.where(x != 0, 1 + x - jax.lax.stop_gradient(x), x)  # noqa: E731
-        dense = lambda m, x: (m.T if transpose else m) @ active(x)  # noqa: E731
+        check_grads(lambda m: binary_densemm(m, events, transpose=transpose), (matrix,), 2)
+        check_grads(lambda m: binary_densemv(m, events[:, 0], transpose=transpose), (matrix,), 2)
         for order in (jax.grad, lambda f, n: jax.jacrev(jax.grad(f, n), n)):
-            found, expected = (
-                order(lambda m, x: (f(m, x) ** 2).sum(), (0, 1))(matrix, events)  # noqa: B023
-                for f in (lambda m, x: binary_densemm(m, x, transpose=transpose), dense)
-            )
+            found, expected = (order(f, (0, 1))(matrix, events) for f in (loss, expected_loss))
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), found, expected)
 
 
@@ -141,7 +142,10 @@ def test_derivatives(backend, transpose, x64):
 def test_vmap(backend):
     rng = np.random.default_rng(0)
     matrices, events = rng.normal(size=(3, 9, 5)).astype("float32"), (rng.random((4, 3, 9)) < 0.4)
-    product = lambda e, m: BinaryArray(e) @ m  # noqa: E731
+
+    def product(e, m):
+        return BinaryArray(e) @ m
+
     with use_backend(backend):
         for axes, given_events, given_matrices, form in (
             ((1, None), events[0].T, matrices[0], "nc,nm->cm"),

@@ -136,7 +136,6 @@ def test_a_part_of_a_matrix_stays_on_its_device():
     assert all(array.devices() == {device} for array in (part.data, part.indices, part.indptr))
 
 
-@pytest.mark.skipif("jax.config.jax_enable_x64", reason="JAX's integers have 64 bits then")
 @pytest.mark.parametrize("number", [np.int64(2**40 + 1), np.array(2**40 + 1)])
 def test_integers_that_jax_would_wrap(number):
     A = CSR((jnp.ones(3), INDICES, INDPTR), shape=(1, 3))

@@ -383,7 +383,10 @@ def test_weights_that_are_nan_are_no_limits(update, plain_jax, x64, name):
     example = update(name)
     w, t, s = example.arguments("float64")
     w = w.at[(0,) * w.ndim].set(jnp.nan)
-    run = lambda w, lower, upper: jnp.sum(example.run(w, t, s, lower, upper))  # noqa: E731
+
+    def run(w, lower, upper):
+        return jnp.sum(example.run(w, t, s, lower, upper))
+
     of_w, of_lower, of_upper = jax.grad(run, (0, 1, 2))(w, jnp.array(-9.0), jnp.array(9.0))
     np.testing.assert_array_equal(of_w, 1)
     assert of_lower == of_upper == 0

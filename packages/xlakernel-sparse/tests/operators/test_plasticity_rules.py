@@ -275,10 +275,12 @@ def test_gradients_are_those_of_active_entries(make, x64, way):
     here = csr.with_data(jnp.asarray([*weight, np.nan, np.nan]))
     A = here.prepare() if way == "post transposed" else here
 
+    def rule(w, pre, post, p):
+        return p * jnp.sqrt(w) + jnp.sqrt(post if way == "pre" else pre)
+
     def loss(w, p, other):
         values = {"post_vals" if way == "pre" else "pre_vals": other}
         apply = A.apply_on_pre if way == "pre" else A.apply_on_post
-        rule = lambda w, pre, post, p: p * jnp.sqrt(w) + jnp.sqrt(post if way == "pre" else pre)  # noqa: E731
         return apply(rule, s, edge_state=w, params=p, **values)[:10].sum()
 
     of_w, of_p, of_other = jax.grad(loss, (0, 1, 2))(here.data, 3.0, other)
