@@ -180,6 +180,7 @@ def test_several_matrices_are_not_taken_for_one(matrix):
     stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), matrix)
     assert f"nnz={matrix.nnz}, batch=(2,))" in repr(stacked)
     of_weights = matrix._like(data=jnp.stack([matrix.data, matrix.data]))
+    assert f"nnz={matrix.nnz}, batch=(2,))" in repr(of_weights)
     looks = (
         *(
             lambda A: A.todense(),
@@ -190,9 +191,10 @@ def test_several_matrices_are_not_taken_for_one(matrix):
         ),
         *(lambda A: A @ jnp.ones(4), lambda A: jnp.ones(5) @ A, lambda A: A.with_data(A.data), lambda A: A.to_scipy()),
         *(lambda A: A.to_bcsr(), lambda A: A.tocsc().tocsr().tocoo(), lambda A: A.prepare()),
+        lambda A: A.shard(jax.make_mesh((1,), ("x",)), "x"),
     )
     for several in (stacked, of_weights):
-        for look in looks[: 11 if isinstance(matrix, COO) else 12]:
+        for look in looks[: 11 if isinstance(matrix, COO) else 13]:
             with pytest.raises(ShapeError, match=r"a batch of matrices.*jax\.vmap"):
                 look(several)
 

@@ -236,6 +236,13 @@ def test_weights_are_numbers_that_can_be_summed(kind, dtype):
         make(kind, data=jnp.ones(3, dtype))
 
 
+@pytest.mark.skipif(np.dtype(np.longdouble) == np.float64, reason="long double is float64 on this platform")
+@pytest.mark.parametrize("dtype", [np.longdouble, np.clongdouble])
+def test_weights_of_numpy_that_jax_lacks(kind, dtype):
+    with pytest.raises(DtypeError, match=f"data is of dtype {np.dtype(dtype)}; allowed: float16, bfloat16"):
+        make(kind, data=np.ones(3, dtype))
+
+
 def test_keys_are_no_numbers(kind):
     with pytest.raises(DtypeError, match=r"x is of dtype key<fry>; allowed: float16"):
         make(kind) @ jax.random.split(jax.random.key(0), SHAPES[kind][1])

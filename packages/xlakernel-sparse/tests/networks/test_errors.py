@@ -149,7 +149,9 @@ def test_wrong_options(options, message):
             r"integrate has the parameters \(state, arrived, p, rng\); allowed: 5 with inputs",
         ),
         ({"state": start(60)}, ArgumentError, "the state is a State; allowed: a NetworkState"),
-        ({"key": 0}, ArgumentError, r"key is 0; allowed: a key, such as jax.random.key\(0\)"),
+        ({"key": 0}, ArgumentError, r"key is 0; allowed: one key, such as jax.random.key\(0\)"),
+        ({"key": jnp.zeros(7, jnp.uint32)}, ArgumentError, r"key is .*; allowed: one key"),
+        ({"key": jax.random.split(jax.random.key(0), 3)}, ArgumentError, r"(?s)key is .*; allowed: one key"),
     ],
 )
 def test_wrong_runs(changed, error, message):

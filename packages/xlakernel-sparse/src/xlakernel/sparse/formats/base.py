@@ -153,7 +153,8 @@ class Format(Multiplied, abc.ABC):
             return f"{type(self).__name__}({leaves}, shape={self.shape})"
         weights = ", equal weights" if self.homogeneous and self.nnz != 1 else ""
         rows, columns = self.shape
-        several = self.structure[0].shape[:-1]  # the batch dimensions of matrices that `jax.vmap` returned
+        # The batch dimensions of matrices that `jax.vmap` returned.
+        several = self.structure[0].shape[:-1] or self.data.shape[:-1]
         batch = f", batch={several}" if several else ""
         return f"{type(self).__name__}({self.dtype.name}[{rows},{columns}], nnz={self.nnz}{weights}{batch})"
 

@@ -196,6 +196,7 @@ def _padded(array: jax.Array, axis: int, missing: int) -> jax.Array:
 def shard(matrix: Compressed, mesh: Any, axis_name: Any) -> ShardedMatrix:
     """Spread the lines of *matrix* over a mesh axis; see `CSR.shard`."""
     caller = f"{type(matrix).__name__}.shard"
+    matrix._check_single()
     if not isinstance(mesh, Mesh):
         raise InputError(f"{caller}: mesh is {mesh!r}; expected a jax.sharding.Mesh, as jax.make_mesh makes it.")
     if axis_name not in mesh.shape:

@@ -223,7 +223,7 @@ class Network(ImmutablePytree):
         check_network_state(state, self.layout, number)
         parts = self._parts(state.neurons, parameters, inputs, number)
         if key is not None and not _is_key(key):
-            raise ArgumentError(f"Network.run: key is {key!r}; allowed: a key, such as jax.random.key(0), or None.")
+            raise ArgumentError(f"Network.run: key is {key!r}; allowed: one key, such as jax.random.key(0), or None.")
         if key is None and any(part.inputs.random for part in parts):
             raise ArgumentError("Network.run: there are random inputs, and key is None; allowed: a key of jax.random.")
         unread = {part.first: check_function(part, self.layout.receptors, key is not None) for part in parts}
@@ -358,9 +358,13 @@ def _check_blocks(blocks: int | None, size: int, synapses: int) -> int:
 
 
 def _is_key(key: Any) -> bool:
-    """Return True for a key of `jax.random`, typed or of the old kind."""
-    dtype = getattr(key, "dtype", None)
-    return dtype is not None and (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == jnp.uint32)
+    """Return True for one key of `jax.random`, typed or of the old kind."""
+    if not hasattr(key, "dtype"):
+        return False
+    if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
+        return key.shape == ()
+    old = jax.eval_shape(lambda: jax.random.PRNGKey(0))
+    return (key.dtype, key.shape) == (old.dtype, old.shape)
 
 
 def _are_scattered(blocks: int, size: int, synapses: int) -> bool:

@@ -43,6 +43,8 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
             return jnp.asarray(value.view(np.uint8) != 0)
         return _copied(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.char in "gG":  # long double
+            check_dtype(caller, what, value.dtype)
         hint = " Convert SciPy's matrices with CSR.from_scipy." * type(value).__module__.startswith("scipy.sparse")
         if isinstance(error, OverflowError):
             hint = f" JAX's integers go up to {np.iinfo(jax.dtypes.canonicalize_dtype('int64')).max}.{_hint_of_wider()}"
