@@ -241,7 +241,7 @@ def _nothing() -> Stages:
 
     @cuda.jit(device=True, inline="always")
     def shared():
-        return (), ()
+        return None, None  # numba-cuda 0.30 cannot describe a tuple of empty tuples to a debugger
 
     @cuda.jit(device=True, forceinline=True)
     def row(learning, records, t):
