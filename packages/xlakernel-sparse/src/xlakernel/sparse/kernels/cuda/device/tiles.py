@@ -11,8 +11,8 @@ from .memory import load
 from .walk import TILE
 from .warp import ALL
 
-#: The number of threads that list a share's rows. With fewer threads there are more shares, and a long row is
-#: distributed to more multiprocessors.
+#: The number of threads that list a share's rows. With fewer threads there are more shares, and a long row, or
+#: neighbouring active rows, are distributed to more multiprocessors.
 LANES = 8
 #: The largest number of tiles that a block lists before its warps process them.
 ROOM = 512
@@ -55,28 +55,35 @@ def _put(listed: Any, row: Any, first: Any, last: Any) -> Any:
 
 
 @cuda.jit(device=True, forceinline=True)
+def _narrow(indptr: Any, place: Any, asked: Any, step: Any, low: Any, high: Any) -> Any:
+    """Return narrower bounds of the row that contains *place*: `LANES` threads compare every *step*-th row."""
+    row = asked + (cuda.laneid % LANES + 1) * step
+    before = row < low
+    if low <= row and row < high:
+        before = load(indptr, row) + row <= place
+    found = np.int64(cuda.popc(_flags(before)))
+    if found < LANES:
+        high = min(high, asked + (found + 1) * step)
+    if found > 0:
+        low = max(low, asked + found * step)
+    return low, high
+
+
+@cuda.jit(device=True, forceinline=True)
 def _row_near_place(indptr: Any, rows: Any, place: Any, places: Any) -> Any:
     """Return the row that contains *place*, or a row a few rows earlier; called by all threads of a warp.
 
     Each row has one place, and one more for each of its entries. Shares with equal numbers of places are then equal
-    work, for long and for empty rows. The first round searches where the row would be if all rows had the same length.
+    work, for long and for empty rows. The first two rounds search where the row would be if all rows had the same
+    length, in a narrow and in a wide range.
     """
-    lane = np.int64(cuda.laneid % LANES)
-    step = (rows + 1023) // 1024
-    asked = np.int64(np.float32(rows) * (np.float32(place) / np.float32(places))) - LANES // 2 * step
-    low, high = np.int64(0), np.int64(rows)
+    likely = np.int64(np.float32(rows) * (np.float32(place) / np.float32(places)))
+    low, high = _narrow(indptr, place, likely - LANES, np.int64(2), np.int64(0), rows)
+    if cuda.any_sync(ALL, high - low > LANES):
+        step = (rows + 1023) // 1024
+        low, high = _narrow(indptr, place, likely - LANES // 2 * step, step, low, high)
     while cuda.any_sync(ALL, high - low > LANES):
-        row = asked + (lane + 1) * step
-        before = row < low
-        if low <= row and row < high:
-            before = load(indptr, row) + row <= place
-        found = np.int64(cuda.popc(_flags(before)))
-        if found < LANES:
-            high = min(high, asked + (found + 1) * step)
-        if found > 0:
-            low = max(low, asked + found * step)
-        step = (high - low + LANES - 1) // LANES
-        asked = low
+        low, high = _narrow(indptr, place, low, (high - low + LANES - 1) // LANES, low, high)
     return low
 
 
