@@ -20,7 +20,7 @@ from xlakernel.sparse import (
     binary_densemv,
 )
 
-each_backend = pytest.mark.parametrize("backend", ["numba", "jax"])
+each_backend = pytest.mark.parametrize("backend", ["numba", "jax", pytest.param("numba_cuda", marks=pytest.mark.gpu)])
 DTYPES = ["float16", "bfloat16", "float32", "float64", "complex64", "complex128", "int8", "uint8", "int32", "int64"]
 
 
@@ -31,15 +31,15 @@ def arrays(rows, columns, vectors, rate, dtype="float32", seed=0):
     return matrix.astype(dtype), events
 
 
+@each_backend
 @given(
     rows=st.integers(0, 70),
     columns=st.integers(0, 40),
     vectors=st.integers(0, 9),
     rate=st.sampled_from([0, 0.02, 0.1, 0.6, 1]),
     weighted=st.booleans(),
-    backend=st.sampled_from(["numba", "jax"]),
 )
-def test_values(rows, columns, vectors, rate, weighted, backend):
+def test_values(backend, rows, columns, vectors, rate, weighted):
     matrix, events = arrays(rows, columns, vectors, rate)
     kind, values = (WeightedArray, events) if weighted else (BinaryArray, events != 0)
     with use_backend(backend):
@@ -92,6 +92,16 @@ def test_shapes_are_those_of_numpy(kind, events, matrix):
     np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(jax.jit(lambda s, x: kind(s) @ x)(s, x), expected)
     np.testing.assert_array_equal(kind(s) @ x, expected)  # an array of NumPy
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(3000, 700, 1), (5000, 40, 20), (30, 3000, 3), (200_000, 3, 9)])
+def test_values_of_many_blocks(shape):
+    matrix, events = arrays(*shape, rate=0.02)
+    expected = (events != 0).astype("float64") @ matrix
+    with use_backend("numba_cuda"):
+        np.testing.assert_array_equal(BinaryArray(events) @ jnp.asarray(matrix), expected)
+        np.testing.assert_array_equal(binary_densemm(jnp.asarray(matrix.T), jnp.asarray(events.T)), expected.T)
 
 
 @each_backend

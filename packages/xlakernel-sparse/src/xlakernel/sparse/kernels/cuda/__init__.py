@@ -1,7 +1,6 @@
 """Numba CUDA kernels for NVIDIA GPUs; structures, lines and lists of events are those of XLA."""
 
 from ..reference import active_indices as active_indices
-from ..reference import dense_product as dense_product
 from ..reference import descents as descents
 from ..reference import diagonal as diagonal
 from ..reference import entry_rows as entry_rows
@@ -12,6 +11,7 @@ from ..reference import transpose as transpose
 from ..reference import transpose_with_data as transpose_with_data
 from .blocked import blocked_product as blocked_product
 from .delays import delay_delivery as delay_delivery
+from .dense import dense_product as dense_product
 from .launches import shared_bytes as shared_bytes
 from .plasticity import trace_update as trace_update
 from .procedural import procedural_product as procedural_product

@@ -33,6 +33,6 @@ def by_matmul(matrix: jax.Array, x: jax.Array, otherwise: Callable[[], jax.Array
 
     An element of the matrix that is infinite or NaN makes each product of its column infinite or NaN.
     """
-    product = jnp.matmul(x.astype(matrix.dtype), matrix)
+    product = jnp.matmul(x.astype(matrix.dtype), matrix, precision="highest")
     found: jax.Array = jax.lax.cond(jnp.isfinite(product).all(), lambda: product, otherwise)
     return found
