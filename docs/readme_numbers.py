@@ -51,7 +51,7 @@ COLUMNS = (
         {"numba": (f"call_overhead_cuda-{GPU}", IN_LOOP), "warp": (f"call_overhead_warp-{GPU}", IN_LOOP)},
     ),
     Column(
-        "GPU, one of 200 in a row",
+        "GPU, one of 200 in sequence",
         {"numba": (f"call_overhead_cuda-{GPU}", AMONG_OTHERS), "warp": (f"call_overhead_warp-{GPU}", AMONG_OTHERS)},
     ),
 )
@@ -59,11 +59,11 @@ COLUMNS = (
 ROWS = (
     ("xlakernel, Numba", "machine code", "numba", "xlakernel"),
     ("xlakernel, Warp", "machine code", "warp", "xlakernel, jax_kernel"),
-    ("a handler in C++", "machine code", "numba", "C++ handler"),
+    ("XLA FFI handler in C++", "machine code", "numba", "C++ handler"),
     ("brainevent", "Python", "numba", "brainevent"),
-    ("warp.jax_kernel", "Python, unless in a CUDA graph", "warp", "warp.jax_kernel"),
+    ("warp.jax_kernel", "Python (machine code in a CUDA graph)", "warp", "warp.jax_kernel"),
     ("jax.pure_callback", "Python", "numba", "jax.pure_callback"),
-    ("`a + b`, compiled by XLA", "its own code", "numba", "jax.numpy"),
+    ("`a + b`, compiled by XLA", "XLA-generated code", "numba", "jax.numpy"),
 )
 #: A product, the part of the file that has it, its case there, and whether the platform's library has it as well.
 PRODUCTS = (
@@ -103,7 +103,7 @@ def _median(found: Files, file: str, part: str, case: str) -> float | None:
 def numbers(found: Files) -> str:
     """Return the tables of the README."""
     costs = calls(found)
-    header = ("a kernel's call, µs", "XLA calls", *(column.title for column in COLUMNS))
+    header = ("one kernel call, µs", "what XLA calls", *(column.title for column in COLUMNS))
     rows = [(name, what, *map(_cell, costs[name])) for name, what, _, _ in ROWS]
     first = table(header, rows, right=[2, 3, 4])
     products = [_products(found, *platform) for platform in PLATFORMS]
@@ -128,7 +128,7 @@ def _sources(found: Files) -> str:
         f"- [{found[file].suite}](benchmarks/results/{file}.json): {found[file].title}, {found[file].machine['date']}"
         for file in used
     ]
-    return "\n".join(["From these files, made by `nox -s bench`:", "", *lines])
+    return "\n".join(["The numbers come from these files, which `nox -s bench` writes:", "", *lines])
 
 
 def _cell(value: float | None) -> str:
