@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +17,8 @@ from xlakernel.sparse import CSR, ProceduralMatrix
 #: ``run(calls)`` multiplies that often, by one operand after the other, and waits; a multiple of `OPERANDS`.
 Loop = Callable[[int], None]
 
+IN_A_PROGRAM = 8 * OPERANDS  #: products
+GREATEST = 1e30  #: greater than any element of a product
 SECONDS = 0.03  #: how long one measurement of a case takes, if a call is not longer
 
 
@@ -39,6 +42,29 @@ def in_jit(product: Callable[[Any, jax.Array], jax.Array], matrix: Any, operands
 
     def loop(calls: int) -> None:
         jax.block_until_ready(run(matrix, operands, -(-calls // together)))
+
+    return loop
+
+
+def in_program(product: Callable[[Any, Any], Any], matrix: Any, operands: jax.Array) -> Loop:
+    """Return a loop over programs of up to `IN_A_PROGRAM` products, each of which a GPU runs as a CUDA graph.
+
+    Each product waits for the one before: its operand is set at one place, by another kernel of the graph.
+    """
+
+    @functools.partial(jax.jit, static_argnums=2)
+    def run(matrix: Any, x: jax.Array, products: int) -> jax.Array:
+        for _ in range(products):
+            x = x.at[0].set(product(matrix, x)[0] > GREATEST)
+        return x
+
+    def loop(calls: int) -> None:
+        x = operands[0]
+        for _ in range(calls // IN_A_PROGRAM):
+            x = run(matrix, x, IN_A_PROGRAM)
+        if calls % IN_A_PROGRAM:
+            x = run(matrix, x, calls % IN_A_PROGRAM)
+        jax.block_until_ready(x)
 
     return loop
 

@@ -10,6 +10,7 @@ from _sparse_operations import OPERATIONS
 from _sparse_regimes import BATCHES, DENSE_RATES, SPARSE_RATES, WIDE_COLUMNS
 
 FIRST_CONVERSION = 0.1  #: seconds
+IN_GRAPH = 5.0  #: microseconds
 TAIL = 5.0  #: the 99th percentile of single calls, in terms of their median
 
 # (our case, the case it is compared with or several of which the best counts, limit), by platform and part.
@@ -43,13 +44,13 @@ _BATCHES: list[_Entry] = [
     for name in (f"batch of {batch}, {rate:.1%}",)
     for peer in (f"{name}, lax.map", f"{name}, dense")
 ]
+_DENSE_MATRIX: list[_Entry] = [
+    (f"{name} @ dense, {rate}", f"{name} @ dense, {rate}, {peer}", limit)
+    for name in ("events", "32 x events")
+    for rate in _EVENT_RATES
+    for peer, limit in (("brainevent", 0.7), ("jax.numpy", 1.1))
+]
 _REGIMES: list[_Entry] = [
-    *(
-        (f"{name} @ dense, {rate}", f"{name} @ dense, {rate}, {peer}", limit)
-        for name in ("events", "32 x events")
-        for rate in _EVENT_RATES
-        for peer, limit in (("brainevent", 0.7), ("jax.numpy", 1.1))
-    ),
     ("CompactArray(s) @ CSR, 0.1%", "BinaryArray(s) @ CSR, 0.1%", 1.2),
     ("CSR @ events, 0.1%, prepared, new weights", "CSR @ events, 0.1%", 0.05),
     *(
@@ -73,6 +74,7 @@ _CPU: dict[str, list[_Entry]] = {
     "operations": _OPERATIONS,
     "batches": _BATCHES,
     "regimes": _REGIMES,
+    "dense": _DENSE_MATRIX,
     "vectors": [
         ("CSR @ x", "CSR @ x, SciPy", 0.45),
         ("x @ CSR", "x @ CSR, SciPy", 0.5),
@@ -100,6 +102,7 @@ _CPU: dict[str, list[_Entry]] = {
 }
 
 _CUDA: dict[str, list[_Entry]] = {
+    "dense": _DENSE_MATRIX,
     "plasticity": _PLASTICITY,
     "delays": _DELAYS,
     "vectors": [
@@ -107,7 +110,10 @@ _CUDA: dict[str, list[_Entry]] = {
         ("CSR @ x", "CSR @ x, cuSPARSE", 0.8),
         ("x @ CSR, prepared", "x @ CSR, brainevent", 0.3),
     ],
-    "matrices": [("CSR @ X", ("CSR @ X, cuSPARSE", "CSR @ X, brainevent"), 0.6)],
+    "matrices": [
+        (product, (f"{product}, cuSPARSE", f"{product}, brainevent"), limit)
+        for product, limit in (("CSR @ X", 0.6), ("X @ CSR", 0.9))
+    ],
     "events": [
         (f"{product}{weights}", f"{product}{weights}, brainevent", limit)
         for rate in _EVENT_RATES

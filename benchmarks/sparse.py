@@ -39,8 +39,8 @@ from _harness import (
     write_json,
 )
 from _sparse_delays import delay_cases
-from _sparse_loops import Loop, in_brainevent, in_jit, on_device, on_host, time_loops
-from _sparse_marks import FIRST_CONVERSION, TAIL, marks_of
+from _sparse_loops import Loop, in_brainevent, in_jit, in_program, on_device, on_host, time_loops
+from _sparse_marks import FIRST_CONVERSION, IN_GRAPH, TAIL, marks_of
 from _sparse_matrices import (
     RATES,
     SIZES,
@@ -152,6 +152,8 @@ def measure_events(setting: Setting) -> Part:
         check(setting, {"left": left_events, "right": right_events}, x[0])
         name = f"events @ CSR, {rate:.1%}"
         cases[name] = in_jit(right_events, setting.matrix, x)
+        if setting.platform == "cuda":
+            cases[f"{name}, in a CUDA graph"] = in_program(right_events, setting.matrix, x)
         cases[f"{name}, equal weights"] = in_jit(right_events, equal, x)
         cases[f"{name}, brainevent"] = in_brainevent(right_brainevent, setting.matrix, x)
         cases[f"{name}, equal weights, brainevent"] = in_brainevent(right_brainevent, equal, x)
@@ -162,7 +164,16 @@ def measure_events(setting: Setting) -> Part:
         cases[f"{name}, prepared, equal weights"] = in_jit(left_events, equal_prepared, x)
         cases[f"{name}, brainevent"] = in_brainevent(left_brainevent, setting.matrix, x)
         cases[f"{name}, equal weights, brainevent"] = in_brainevent(left_brainevent, equal, x)
-    return setting.part("events", cases, "events")
+    if setting.platform == "cuda":
+        cases["nothing, in a CUDA graph"] = in_program(lambda _, x: x.astype(jnp.float32), None, x)
+    part = setting.part("events", cases, "events")
+    if setting.platform == "cuda":
+        name = "events @ CSR, 0.1%, in a CUDA graph"
+        alone = [a - b for a, b in zip(part.seconds[name], part.seconds["nothing, in a CUDA graph"], strict=True)]
+        part.marks.append(
+            Mark(f"{name}, without the rest of the graph", statistics.median(alone) * 1e6, IN_GRAPH, "µs")
+        )
+    return part
 
 
 def measure_conversion(setting: Setting) -> Part:
@@ -243,8 +254,12 @@ def measure_batches(setting: Setting) -> Part:
 def measure_regimes(setting: Setting) -> Part:
     """Time lists of events, many active events, and matrices of extreme sizes."""
     cases = list_cases(setting.matrix, setting.size) | active_cases(setting.matrix, setting.size)
-    cases |= dense_cases() | extreme_cases()
-    return setting.part("regimes", cases, "regimes")
+    return setting.part("regimes", cases | extreme_cases(), "regimes")
+
+
+def measure_dense(setting: Setting) -> Part:
+    """Time products of events with a dense matrix."""
+    return setting.part("events @ dense matrix", dense_cases(), "dense")
 
 
 SCALED_RATES = tuple(10.0**k for k in (-4, -3.5, -3, -2.5, -2, -1.5, -1, -0.5, 0))
@@ -308,6 +323,7 @@ PARTS: dict[str, Callable[[Setting], Part]] = {
     "operations": measure_operations,
     "batches": measure_batches,
     "regimes": measure_regimes,
+    "dense": measure_dense,
     "scaling": measure_scaling,
 }
 #: Parts that are measured on the CPU alone: a GPU does not share its cores, and SciPy has none.
