@@ -1,4 +1,4 @@
-"""Methods with SciPy's names and meanings: elements, means, products and copies."""
+"""Methods with SciPy's names and meanings: means, products and copies."""
 
 import copy
 
@@ -6,12 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from xlakernel.core.errors import ArgumentError, InputError, ShapeError
-from xlakernel.sparse import COO, CSR, BinaryArray
+from xlakernel.core.errors import InputError, ShapeError
+from xlakernel.sparse import COO, BinaryArray
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
 
@@ -32,95 +30,6 @@ def test_dot_takes_events(matrix, known):
     assert_array_equal(matrix.dot(BinaryArray(jnp.array([0.0, 2.0, 0.0, 1.0]))), known.dot([0, 1, 0, 1]))
     with pytest.raises(InputError, match="both are sparse"):
         matrix.dot(matrix.T)
-
-
-# Elements
-
-
-def test_absolute_values(matrix, known):
-    assert_array_equal(abs(matrix).toarray(), abs(known).toarray())
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 2.0, 0.5, np.int32(2)])
-def test_powers(matrix, known, n):
-    matrix, known = (abs(matrix), abs(known)) if n == 0.5 else (matrix, known)
-    assert_allclose(matrix.power(n).toarray(), known.power(n).toarray(), rtol=1e-6)
-    assert_array_equal((matrix**n).toarray(), matrix.power(n).toarray())
-    assert_allclose(jax.jit(lambda matrix: matrix**n)(matrix).toarray(), known.power(n).toarray(), rtol=1e-6)
-
-
-@settings(max_examples=8)
-@given(data=st.data())
-def test_duplicates_are_added_up_first(kind, build, dense_of, entries, data):
-    found = data.draw(entries)
-    expected = dense_of(found)
-    matrix = build(kind, found)
-    for result, elements in ((abs(matrix), abs(expected)), (matrix**2, expected**2)):
-        assert type(result) is kind and result.structure[0] is matrix.structure[0]
-        assert_array_equal(result.toarray(), elements)
-        assert_array_equal(result @ np.arange(4.0), elements @ np.arange(4.0))
-
-
-def test_elements_of_equal_weights(kind, build, odd, dense_of):
-    matrix = build(kind, odd, equal=-3.0)
-    expected = dense_of([(i, j, -3.0) for i, j, _ in odd])
-    assert abs(matrix).homogeneous
-    assert_array_equal(abs(matrix).toarray(), abs(expected))
-    assert_array_equal((matrix**2).toarray(), expected**2)
-
-
-@pytest.mark.parametrize(
-    ("dtype", "size", "square"),
-    [
-        ("int8", "int8", "int8"),
-        ("float16", "float16", "float16"),
-        ("complex64", "float32", "complex64"),
-    ],
-)
-def test_dtypes_of_elements(build, odd, dtype, size, square):
-    matrix = build(CSR, odd, dtype=dtype)
-    assert abs(matrix).dtype == size and (matrix**2).dtype == square
-    assert_array_equal(abs(matrix).toarray(), jnp.abs(matrix.toarray()))
-
-
-@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
-def test_elements_of_empty_matrices(kind, shape):
-    for nnz in (0, 2):
-        matrix = kind.from_dense(np.zeros(shape, np.float32), nnz=nnz)
-        assert_array_equal(abs(matrix).toarray(), np.zeros(shape))
-        assert_array_equal((matrix**2).toarray(), np.zeros(shape))
-
-
-def test_derivatives_of_elements(kind, build, odd):
-    """Duplicates share a derivative; an infinite derivative at 0 reaches no gradient."""
-    matrix = build(kind, odd).with_data(jnp.arange(1.0, 11).at[7:].set(jnp.nan))
-    row, column = matrix.coordinates()
-
-    def dense(data):
-        return jnp.zeros((5, 4)).at[row, column].add(data, mode="drop")
-
-    def loss(data, elements):
-        return (elements(matrix.with_data(data)).toarray() * jnp.arange(1.0, 21).reshape(5, 4)).sum()
-
-    def expected(data, power):
-        elements = jnp.where(dense(data) > 0, dense(data), 1) ** power
-        return (jnp.where(dense(data) > 0, elements, 0) * jnp.arange(1.0, 21).reshape(5, 4)).sum()
-
-    for elements, power in ((abs, 1), (lambda a: a**2, 2), (lambda a: a**0.5, 0.5)):
-        gradient = jax.grad(loss)(matrix.data, elements)
-        assert_allclose(gradient, jax.grad(expected)(matrix.data, power), rtol=1e-6)
-        assert_array_equal(gradient[7:], 0)
-        tangent = jnp.ones(10)
-        _, along = jax.jvp(lambda data, f=elements: loss(data, f), (matrix.data,), (tangent,))
-        assert_allclose(along, gradient.sum(), rtol=1e-6)
-
-
-@pytest.mark.parametrize("n", [0, -1, -0.5, float("nan"), 1j, "2", None, np.ones((5, 4))], ids=str)
-def test_powers_that_fill_the_matrix_are_refused(matrix, n):
-    with pytest.raises(ArgumentError, match=r"expected a number above 0.*A\.todense\(\) \*\* n"):
-        matrix**n
-    with pytest.raises(ArgumentError, match="expected a number above 0"):
-        matrix.power(matrix)
 
 
 # Means

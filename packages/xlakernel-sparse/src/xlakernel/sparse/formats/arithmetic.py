@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import abc
-import functools
-import operator
-from collections.abc import Callable
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import ArgumentError, InputError, ShapeError, StructureError
+from xlakernel.core.errors import InputError, ShapeError, StructureError
 
 from ..events.arrays import EventArray
 from ..operators.arguments import as_array
-from ..operators.dtypes import SUPPORTED, accumulator
+from ..operators.dtypes import SUPPORTED
 from .base import Format
 
 _NUMBERS = (bool, int, float, complex, np.generic)
@@ -26,7 +23,7 @@ _UNION = (
 
 
 class Arithmetic(Format, abc.ABC):
-    """Python's operators, except products; a base of `SparseMatrix`."""
+    """Python's operators, except products; a base of `Elements`."""
 
     __slots__ = ()
 
@@ -47,21 +44,13 @@ class Arithmetic(Format, abc.ABC):
     def __pos__(self) -> Self:
         return self
 
-    def __abs__(self) -> Self:
-        if self.homogeneous:  # equal weights cannot cancel each other
-            return self.with_data(jnp.abs(self.data))
-        return self.with_data(_mapped_elements(self, jnp.abs))
-
     def __mul__(self, other: Any) -> Self:
-        return self.with_data(_entry_weights(self) * _factor_of(self, "*", other))
+        return self.with_data(entry_weights(self) * _factor_of(self, "*", other))
 
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Self:
-        return self.with_data(_entry_weights(self) / _factor_of(self, "/", other))
-
-    def __pow__(self, n: Any) -> Self:
-        return self.power(n)
+        return self.with_data(entry_weights(self) / _factor_of(self, "/", other))
 
     def __add__(self, other: Any) -> Self:
         if _is_zero(other):
@@ -91,26 +80,6 @@ class Arithmetic(Format, abc.ABC):
         product: Self = self * other
         return product
 
-    def power(self, n: float) -> Self:
-        """Raise each element to a power, like ``**``; duplicates are added up first.
-
-        The result has a weight for each entry, even if the weights of the matrix are all equal: places with duplicates
-        get other weights. Without duplicates, ``A.with_data(A.data**n)`` keeps one weight.
-
-        Args:
-          n: the exponent, a number above 0. With other exponents, zeros that are not stored would become nonzero.
-
-        Raises:
-          ArgumentError: if *n* is not a number above 0.
-        """
-        if not isinstance(n, (int, float, np.integer, np.floating)) or not n > 0:
-            raise ArgumentError(
-                f"{type(self).__name__} ** n: n is {n!r}; expected a number above 0, for which zeros stay zeros. "
-                "For other powers of the entries alone write A.with_data(A.data**n); for a dense result "
-                "A.todense() ** n; for a product of matrices A @ x."
-            )
-        return self.with_data(_mapped_elements(self, operator.pow, (type(n), n)))
-
 
 def _refuse_comparison(matrix: Format, sign: str, other: object) -> None:
     """Raise `InputError` if *other* has elements; Python compares other objects by identity."""
@@ -122,7 +91,7 @@ def _refuse_comparison(matrix: Format, sign: str, other: object) -> None:
         )
 
 
-def _entry_weights(matrix: Format) -> jax.Array:
+def entry_weights(matrix: Format) -> jax.Array:
     """Return the weights, with 0 for padding (unused entries).
 
     The weights of padding are arbitrary and do not affect results. But the derivative of ``A * s`` with respect to *s*
@@ -137,39 +106,6 @@ def _entry_weights(matrix: Format) -> jax.Array:
 @jax.jit
 def _weights_without_padding(matrix: Format) -> jax.Array:
     return jnp.where(matrix._is_entry(), matrix.data, 0)
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))  # outside of jit each call would compile its cond anew
-def _mapped_elements(matrix: Format, function: Callable[..., Any], typed: tuple[type, Any] | None = None) -> jax.Array:
-    """Return weights that add up, at each place, to *function* of the element there.
-
-    The first entry of a place (a row and column) gets the result; duplicates of the entry, and padding, get 0.
-
-    Args:
-      matrix: the matrix.
-      function: a function of the elements, and of a number if *typed* is given.
-      typed: the type of the number and the number: JAX takes static arguments that are equal, 2 and 2.0, for the same.
-    """
-    numbers = typed[1:] if typed else ()
-
-    # Powers and their derivatives may be infinite at 0: elements that are not used are set to 1.
-    def of_distinct(is_distinct: jax.Array) -> jax.Array:
-        used = matrix._is_entry() & is_distinct  # under vmap, both branches are computed
-        return jnp.where(used, function(jnp.where(used, matrix.data, 1), *numbers), 0)
-
-    def of_sums(first: jax.Array) -> jax.Array:
-        weights = jnp.broadcast_to(_entry_weights(matrix), matrix.nnz)
-        sums = jnp.zeros(matrix.nnz, accumulator(matrix.dtype)).at[first].add(weights).astype(matrix.dtype)
-        used = matrix._is_entry() & (first == jnp.arange(matrix.nnz))
-        return jnp.where(used, function(jnp.where(used, sums, 1), *numbers), 0)
-
-    def search() -> Any:
-        first, repeated = matrix._first_of_places()
-        return jax.lax.cond(repeated == 0, lambda: of_distinct(repeated == 0), lambda: of_sums(first))
-
-    ascends = matrix._ascends()
-    mapped: jax.Array = jax.lax.cond(ascends, lambda: of_distinct(ascends), search)
-    return mapped
 
 
 def _is_zero(value: Any) -> bool:

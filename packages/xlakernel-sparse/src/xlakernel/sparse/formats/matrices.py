@@ -13,8 +13,8 @@ from xlakernel.core.errors import ArgumentError
 
 from ..operators.arguments import as_integer, check_shape
 from ..operators.delays import deliver
-from .arithmetic import Arithmetic
 from .coordinates import Coordinates
+from .elements import Elements
 from .interchange import coordinates_of_bcoo, coordinates_of_dense, rows_of_bcsr, scipy_matrix
 from .plastic import Plastic
 from .random import draw_data, draw_structure, two_keys
@@ -22,7 +22,7 @@ from .selection import select
 from .sharded import ShardedMatrix, shard
 
 
-class SparseMatrix(Arithmetic):
+class SparseMatrix(Elements):
     """A matrix that stores only some of its elements, the entries; the base of `CSR`, `CSC` and `COO`.
 
     It is an immutable pytree with its arrays as leaves. Functions under ``jax.jit``, ``jax.vmap``, ``jax.lax.scan`` and

@@ -1,0 +1,234 @@
+"""Functions of elements, extremes, and the places of elements, with SciPy's names and meanings."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose, assert_array_equal
+
+from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError, StructureError
+from xlakernel.sparse import CSR
+
+pytestmark = pytest.mark.usefixtures("plain_jax")
+
+FUNCTIONS = (
+    *("sqrt", "sign", "sin", "tan", "arcsin", "arctan", "sinh", "tanh", "arcsinh", "arctanh", "expm1", "log1p"),
+    *("rint", "floor", "ceil", "trunc", "deg2rad", "rad2deg"),
+)
+OF_REALS = ("floor", "ceil", "trunc", "deg2rad", "rad2deg")
+
+
+def test_absolute_values(matrix, known):
+    assert_array_equal(abs(matrix).toarray(), abs(known).toarray())
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 2.0, 0.5, np.int32(2)])
+def test_powers(matrix, known, n):
+    matrix, known = (abs(matrix), abs(known)) if n == 0.5 else (matrix, known)
+    assert_allclose(matrix.power(n).toarray(), known.power(n).toarray(), rtol=1e-6)
+    assert_array_equal((matrix**n).toarray(), matrix.power(n).toarray())
+    assert_allclose(jax.jit(lambda matrix: matrix**n)(matrix).toarray(), known.power(n).toarray(), rtol=1e-6)
+
+
+@settings(max_examples=8)
+@given(data=st.data())
+def test_duplicates_are_added_up_first(kind, build, dense_of, entries, data):
+    found = data.draw(entries)
+    expected = dense_of(found)
+    matrix = build(kind, found)
+    for result, elements in ((abs(matrix), abs(expected)), (matrix**2, expected**2)):
+        assert type(result) is kind and result.structure[0] is matrix.structure[0]
+        assert_array_equal(result.toarray(), elements)
+        assert_array_equal(result @ np.arange(4.0), elements @ np.arange(4.0))
+
+
+def test_elements_of_equal_weights(kind, build, odd, dense_of):
+    matrix = build(kind, odd, equal=-3.0)
+    expected = dense_of([(i, j, -3.0) for i, j, _ in odd])
+    assert abs(matrix).homogeneous
+    assert_array_equal(abs(matrix).toarray(), abs(expected))
+    assert_array_equal((matrix**2).toarray(), expected**2)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size", "square"),
+    [
+        ("int8", "int8", "int8"),
+        ("float16", "float16", "float16"),
+        ("complex64", "float32", "complex64"),
+    ],
+)
+def test_dtypes_of_elements(build, odd, dtype, size, square):
+    matrix = build(CSR, odd, dtype=dtype)
+    assert abs(matrix).dtype == size and (matrix**2).dtype == square
+    assert_array_equal(abs(matrix).toarray(), jnp.abs(matrix.toarray()))
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
+def test_elements_of_empty_matrices(kind, shape):
+    for nnz in (0, 2):
+        matrix = kind.from_dense(np.zeros(shape, np.float32), nnz=nnz)
+        assert_array_equal(abs(matrix).toarray(), np.zeros(shape))
+        assert_array_equal((matrix**2).toarray(), np.zeros(shape))
+
+
+def test_derivatives_of_elements(kind, build, odd):
+    """Duplicates share a derivative; an infinite derivative at 0 reaches no gradient."""
+    matrix = build(kind, odd).with_data(jnp.arange(1.0, 11).at[7:].set(jnp.nan))
+    row, column = matrix.coordinates()
+
+    def dense(data):
+        return jnp.zeros((5, 4)).at[row, column].add(data, mode="drop")
+
+    def loss(data, elements):
+        return (elements(matrix.with_data(data)).toarray() * jnp.arange(1.0, 21).reshape(5, 4)).sum()
+
+    def expected(data, power):
+        elements = jnp.where(dense(data) > 0, dense(data), 1) ** power
+        return (jnp.where(dense(data) > 0, elements, 0) * jnp.arange(1.0, 21).reshape(5, 4)).sum()
+
+    for elements, power in ((abs, 1), (lambda a: a**2, 2), (lambda a: a**0.5, 0.5)):
+        gradient = jax.grad(loss)(matrix.data, elements)
+        assert_allclose(gradient, jax.grad(expected)(matrix.data, power), rtol=1e-6)
+        assert_array_equal(gradient[7:], 0)
+        tangent = jnp.ones(10)
+        _, along = jax.jvp(lambda data, f=elements: loss(data, f), (matrix.data,), (tangent,))
+        assert_allclose(along, gradient.sum(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [0, -1, -0.5, float("nan"), 1j, "2", None, np.ones((5, 4))], ids=str)
+def test_powers_that_fill_the_matrix_are_refused(matrix, n):
+    with pytest.raises(ArgumentError, match=r"expected a number above 0.*A\.todense\(\) \*\* n"):
+        matrix**n
+    with pytest.raises(ArgumentError, match="expected a number above 0"):
+        matrix.power(matrix)
+
+
+# The functions share the code that is particular to a format, which powers and absolute values test.
+@pytest.mark.parametrize("dtype", ["float32", "int8", "float16", "complex64"])
+def test_functions(build, odd, dtype):
+    matrix = build(CSR, [(i, j, w / 4) for i, j, w in odd] if dtype != "int8" else odd, dtype=dtype)
+    names = [name for name in FUNCTIONS if dtype != "complex64" or name not in OF_REALS]
+    found = jax.jit(lambda matrix: {name: getattr(matrix, name)().toarray() for name in names})(matrix)
+    for name in names:
+        expected = getattr(jnp, name)(matrix.toarray())
+        assert found[name].dtype == expected.dtype
+        assert_allclose(
+            found[name].astype(complex), expected.astype(complex), rtol=1e-6 if dtype != "float16" else 1e-2
+        )
+    if dtype == "float32":
+        with np.errstate(invalid="ignore", divide="ignore"):
+            for name in names:
+                assert_allclose(found[name], getattr(matrix.to_scipy(), name)().toarray(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", OF_REALS)
+def test_functions_of_real_numbers(kind, build, odd, name):
+    expected = f"{kind.__name__}.{name}: the matrix is of dtype complex64; expected integers or real numbers"
+    with pytest.raises(DtypeError, match=expected):
+        getattr(build(kind, odd, dtype="complex64"), name)()
+
+
+def test_parts_of_complex_numbers(kind, build, odd):
+    entries = [(i, j, w * (1 + 2j)) for i, j, w in odd]
+    matrix = build(kind, entries, dtype="complex64")
+    assert_array_equal(matrix.real.toarray(), matrix.toarray().real)
+    assert_array_equal(matrix.imag.toarray(), matrix.toarray().imag)
+    assert matrix.real.imag.dtype == "float32" and not matrix.real.imag.toarray().any()
+
+
+def test_the_greater_and_the_smaller_of_elements_and_numbers(kind, build, odd):
+    matrix = build(kind, odd)
+    assert_array_equal(matrix.maximum(-1.5).toarray(), np.maximum(matrix.toarray(), -1.5))
+    assert_array_equal(matrix.minimum(0).toarray(), np.minimum(matrix.toarray(), 0))
+    for method, wrong in (("maximum", 1), ("maximum", float("nan")), ("minimum", -1), ("minimum", matrix)):
+        with pytest.raises(ArgumentError, match=f"{method}: other is .*; expected a number of at"):
+            getattr(matrix, method)(wrong)
+
+
+@settings(max_examples=6)
+@given(data=st.data(), axis=st.sampled_from([None, 0, -1]), explicit=st.booleans())
+def test_extremes_and_counts_are_those_of_scipy(kind, build, entries, data, axis, explicit):
+    found = data.draw(entries)
+    matrix = build(kind, found)
+    known = matrix.to_scipy()
+    known.sum_duplicates()
+    for name in ("max", "min"):
+        expected = getattr(known, name)(axis) if not explicit else _of_stored(known, name, axis)
+        expected = expected.toarray().reshape(-1) if scipy.sparse.issparse(expected) else expected
+        assert_array_equal(getattr(matrix, name)(axis, explicit=explicit), expected)
+    assert_array_equal(matrix.count_nonzero(axis), np.count_nonzero(known.toarray(), axis))
+    assert_array_equal(matrix.trace(), known.toarray().trace())
+    assert set(zip(*map(np.asarray, matrix.nonzero()), strict=True)) == set(
+        zip(*known.toarray().nonzero(), strict=True)
+    )
+
+
+def _of_stored(known, name, axis):
+    """Return the extremes of the stored elements; SciPy counts zeros that are not stored in before 1.15."""
+    known = known.tocoo()
+    if axis is None:
+        return getattr(known.data, name)() if known.nnz else 0
+    lines = (known.coords if hasattr(known, "coords") else (known.row, known.col))[1 - axis % 2]
+    values = [known.data[lines == i] for i in range(known.shape[1 - axis % 2])]
+    return np.array([getattr(each, name)() if each.size else 0 for each in values])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "bfloat16", "float64"])
+def test_dtypes_of_extremes(dtype, x64):
+    dense = np.array([[3, 1], [2, 0]]).astype(dtype)
+    matrix = CSR.from_dense(dense)
+    for axis in (None, 1):
+        assert matrix.max(axis).dtype == matrix.min(axis).dtype == dtype
+        assert_array_equal(matrix.max(axis), dense.max(axis))
+        assert_array_equal(matrix.min(axis), dense.min(axis))
+
+
+def test_extremes_are_nan_where_an_element_is(kind):
+    matrix = kind.from_dense(np.array([[1, np.nan], [2, 0]], np.float32))
+    assert jnp.isnan(matrix.max()) and jnp.isnan(matrix.min())
+    assert_array_equal(matrix.max(axis=1), [np.nan, 2])
+
+
+def test_extremes_of_equal_weights_and_under_transformations(kind, build, odd):
+    matrix = build(kind, odd, equal=-2.0)
+    assert_array_equal(matrix.min(axis=0), matrix.toarray().min(0))
+    assert_array_equal(jax.jit(lambda a: a.max(axis=1))(matrix), matrix.toarray().max(1))
+    weights = jnp.stack([jnp.arange(10.0), -jnp.arange(10.0)])
+    matrix = build(kind, odd)
+    found = jax.vmap(lambda w: matrix.with_data(w).max(axis=0))(weights)
+    assert_array_equal(found, np.stack([matrix.with_data(w).toarray().max(0) for w in weights]))
+    gradient = jax.grad(lambda w: matrix.with_data(w).max())(matrix.data.at[7:].set(jnp.nan))
+    assert_allclose(gradient.sum(), 2)  # the element has two entries
+
+
+def test_extremes_that_do_not_exist(kind):
+    matrix = kind.from_dense(np.zeros((0, 3), np.float32))
+    assert matrix.max(axis=1).shape == (0,)
+    for axis in (None, 0):
+        with pytest.raises(ShapeError, match=r"max: a matrix of shape \(0, 3\) has no elements there"):
+            matrix.max(axis)
+    with pytest.raises(ShapeError, match="min: axis is 2"):
+        matrix.min(2)
+    with pytest.raises(DtypeError, match="max: the matrix is of dtype complex64"):
+        matrix.astype("complex64").max(1)
+
+
+def test_places_of_elements_under_jit(kind, build, odd):
+    matrix = build(kind, odd)
+    row, column = jax.jit(lambda a: a.nonzero(size=8))(matrix)
+    expected = matrix.toarray().nonzero()
+    assert sorted(zip(row.tolist(), column.tolist(), strict=True)) == [
+        *zip(*map(np.ndarray.tolist, map(np.asarray, expected)), strict=True),
+        *[(5, 4)] * (8 - expected[0].size),
+    ]
+    with pytest.raises(StructureError, match=r"nonzero: the matrix is traced.*A\.nonzero\(size=A\.nnz\)"):
+        jax.jit(lambda a: a.nonzero())(matrix)
+    with pytest.raises(ArgumentError, match=r"nonzero: size is 1\.5"):
+        matrix.nonzero(size=1.5)
+    empty = kind.from_dense(np.zeros((3, 2), np.float32))
+    assert [along.shape for along in empty.nonzero()] == [(0,), (0,)]
+    assert [along.tolist() for along in empty.nonzero(size=2)] == [[3, 3], [2, 2]]
