@@ -19,6 +19,11 @@ def test_toarray(matrix, known):
     assert isinstance(matrix.toarray(), jax.Array)
 
 
+def test_the_transpose_has_three_names(matrix, dense):
+    for transposed in (matrix.T, matrix.mT, matrix.transpose()):
+        assert_array_equal(transposed.toarray(), dense.T)
+
+
 @pytest.mark.parametrize("other", [3, np.float32(3), np.arange(4.0), np.arange(8.0).reshape(4, 2)], ids=np.shape)
 def test_dot(matrix, known, other):
     product, expected = matrix.dot(other), known.dot(other)

@@ -51,6 +51,11 @@ class SparseMatrix(Elements):
     def T(self) -> SparseMatrix:
         """The transposed matrix, which shares the arrays."""
 
+    @property
+    def mT(self) -> SparseMatrix:
+        """The transposed matrix, like `T`."""
+        return self.T
+
     def transpose(self, *axes: Any, copy: bool = False) -> SparseMatrix:
         """Return the transposed matrix, which shares the arrays, like `T`.
 
