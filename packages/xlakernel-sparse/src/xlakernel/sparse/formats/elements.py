@@ -327,7 +327,7 @@ def _extreme(matrix: Elements, method: str, axis: int | None, explicit: bool) ->
     if jnp.issubdtype(matrix.dtype, jnp.inexact):
         worst: Any = -jnp.inf if is_max else jnp.inf
     else:
-        worst = jnp.iinfo(matrix.dtype).min if is_max else jnp.iinfo(matrix.dtype).max
+        worst = np.iinfo(matrix.dtype).min if is_max else np.iinfo(matrix.dtype).max
     better = jnp.maximum if is_max else jnp.minimum
     elements = jnp.where(used, elements, jnp.asarray(worst, matrix.dtype))
     if axis is None:

@@ -362,9 +362,9 @@ def _is_key(key: Any) -> bool:
     if not hasattr(key, "dtype"):
         return False
     if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        return key.shape == ()
+        return bool(key.shape == ())
     old = jax.eval_shape(lambda: jax.random.PRNGKey(0))
-    return (key.dtype, key.shape) == (old.dtype, old.shape)
+    return bool(key.dtype == old.dtype and key.shape == old.shape)
 
 
 def _are_scattered(blocks: int, size: int, synapses: int) -> bool:
