@@ -155,8 +155,8 @@ def test_factors_that_do_not_broadcast_are_refused(matrix, shape):
 
 
 def test_factors_that_are_no_arrays_are_refused(matrix):
-    with pytest.raises(InputError, match=r"A\.with_data\(A\.data \* B\.data\); for a matrix product write A @ x"):
-        matrix * matrix
+    with pytest.raises(InputError, match=r"0 / 0.*A\.with_data\(A\.data / B\.data\)"):
+        matrix / matrix
     with pytest.raises(InputError, match="expected an array"):
         matrix * "text"
     with pytest.raises(TypeError, match="unsupported operand"):
@@ -200,27 +200,29 @@ def test_inside_of_jit_one_structure_is_known_by_identity(matrix, dense):
         return (matrix + matrix.with_data(matrix.data * 2)).todense()
 
     assert_array_equal(total(matrix), 3 * dense)
-    with pytest.raises(StructureError, match=r"cannot be compared while tracing.*A\.with_data\(A\.data \+ B\.data\)"):
+    with pytest.raises(
+        StructureError, match=r"places of the entries are traced.*A\.with_data\(f\(A\.data, B\.data\)\)"
+    ):
         jax.jit(lambda a, b: a + b)(matrix, matrix)
 
 
-def test_matrices_of_other_structures_are_refused(kind, build, odd, matrix):
-    elsewhere = [(row, (column + 1) % 4, weight) for row, column, weight in odd]
-    with pytest.raises(StructureError, match=r"their entries are at different places.*to_scipy\(\)"):
-        matrix + build(kind, elsewhere)
-    with pytest.raises(StructureError, match="expected two of one structure"):
-        matrix + build(kind, odd, room=11)
-    with pytest.raises(StructureError, match="expected two of one structure"):
-        matrix - build(kind, odd, (6, 4))
-    with pytest.raises(StructureError, match="expected two of one structure"):
-        matrix + build(COO if kind is CSR else CSR, odd)
-
-
-@pytest.mark.parametrize("other", [1.5, "0", np.zeros((5, 4), "float32"), jnp.zeros(())])
+@pytest.mark.parametrize("other", [1.5, "0", np.zeros(4, "float32"), jnp.zeros(())])
 def test_only_matrices_are_added(matrix, other):
     for add in (lambda: matrix + other, lambda: other + matrix, lambda: matrix - other, lambda: other - matrix):
-        with pytest.raises(InputError, match=r"expected a sparse matrix.*A\.todense\(\) \+ x"):
+        with pytest.raises(InputError, match=r"expected a sparse matrix.*A\.todense\(\) [+-] x"):
             add()
+
+
+def test_sums_with_dense_matrices_are_dense(matrix, dense):
+    for other in (np.arange(20.0, dtype=np.float32).reshape(5, 4), jnp.ones((5, 4))):
+        for found, expected in (
+            (matrix + other, dense + other),
+            (other + matrix, other + dense),
+            (matrix - other, dense - other),
+            (other - matrix, other - dense),
+        ):
+            assert isinstance(found, jax.Array)
+            assert_array_equal(found, expected)
 
 
 def test_matrices_of_scipy_are_refused(matrix):
@@ -228,7 +230,7 @@ def test_matrices_of_scipy_are_refused(matrix):
     for operate in (operator.add, operator.mul):
         with pytest.raises(InputError, match=r"SciPy's .*from_scipy"):
             operate(matrix, theirs)
-    with pytest.raises(InputError, match=r"both are sparse.*let SciPy multiply, A\.to_scipy\(\)"):
+    with pytest.raises(InputError, match=r"both are sparse.*CSR\.from_scipy"):
         matrix @ theirs
     with pytest.raises(
         InputError, match=r"A\.to_scipy\(\)"

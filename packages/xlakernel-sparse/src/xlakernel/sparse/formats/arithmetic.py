@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import abc
+from collections.abc import Callable
 from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import InputError, ShapeError, StructureError
+from xlakernel.core.errors import InputError, ShapeError
 
 from ..events.arrays import EventArray
 from ..operators.arguments import as_array
 from ..operators.dtypes import SUPPORTED
 from .base import Format
+from .symbolic import combine
 
 _NUMBERS = (bool, int, float, complex, np.generic)
-_UNION = (
-    " Matrices of different structures are added outside of jit, by SciPy: CSR.from_scipy(A.to_scipy() + B.to_scipy())."
-)
 
 
 class Arithmetic(Format, abc.ABC):
@@ -45,6 +44,8 @@ class Arithmetic(Format, abc.ABC):
         return self
 
     def __mul__(self, other: Any) -> Self:
+        if isinstance(other, Format):
+            return _combined(self, "*", other, jnp.multiply, common=True)
         return self.with_data(entry_weights(self) * _factor_of(self, "*", other))
 
     __rmul__ = __mul__
@@ -52,30 +53,35 @@ class Arithmetic(Format, abc.ABC):
     def __truediv__(self, other: Any) -> Self:
         return self.with_data(entry_weights(self) / _factor_of(self, "/", other))
 
-    def __add__(self, other: Any) -> Self:
+    def __add__(self, other: Any) -> Any:
         if _is_zero(other):
             return self
-        return self.with_data(self.data + _with_same_structure(self, "+", other).data)
+        if _is_dense(self, other):
+            return self.todense() + other
+        return _combined(self, "+", other, jnp.add, common=False)
 
     __radd__ = __add__  # `sum` begins with 0
 
-    def __sub__(self, other: Any) -> Self:
+    def __sub__(self, other: Any) -> Any:
         if _is_zero(other):
             return self
-        return self.with_data(self.data - _with_same_structure(self, "-", other).data)
+        if _is_dense(self, other):
+            return self.todense() - other
+        return _combined(self, "-", other, jnp.subtract, common=False)
 
-    def __rsub__(self, other: Any) -> Self:
-        difference: Self = -self + other
-        return difference
+    def __rsub__(self, other: Any) -> Any:
+        return -self + other
 
     def multiply(self, other: Any) -> Self:
         """Multiply elementwise, like ``*``.
 
         Args:
-          other: a number, or a dense array that broadcasts to the matrix's shape.
+          other: a number, a dense array that broadcasts to the matrix's shape, or a sparse matrix of the same shape.
+            If it has another structure, the result has the places that are in both.
 
         Raises:
           ShapeError: if *other* does not broadcast to the matrix's shape.
+          StructureError: if *other* is a sparse matrix, and a structure is traced.
         """
         product: Self = self * other
         return product
@@ -122,8 +128,8 @@ def _factor_of(matrix: Format, sign: str, other: Any) -> Any:
     caller = f"{type(matrix).__name__} {sign} x"
     if isinstance(other, Format):
         raise InputError(
-            f"{caller}: both are sparse. For matrices of one structure write "
-            f"A.with_data(A.data {sign} B.data); for a matrix product write A @ x."
+            f"{caller}: both are sparse, and most elements of the result would be 0 {sign} 0. For matrices of one "
+            f"structure write A.with_data(A.data {sign} B.data)."
         )
     other = as_array(caller, "x", other)
     if other.size == 1 and other.ndim <= 2:
@@ -164,29 +170,45 @@ def _elements_at(dense: jax.Array, row: jax.Array, column: jax.Array) -> jax.Arr
     return dense.at[row, column].get(mode="fill", fill_value=1)
 
 
-def _with_same_structure(matrix: Format, sign: str, other: Any) -> Any:
-    """Return *other*, a matrix of the same structure.
+def _is_dense(matrix: Format, other: Any) -> bool:
+    """Return True for an array of the matrix's shape, with which the sum is dense."""
+    return isinstance(other, (jax.Array, np.ndarray)) and np.shape(other) == matrix.shape
+
+
+def _combined(matrix: Any, sign: str, other: Any, function: Callable[[Any, Any], Any], *, common: bool) -> Any:
+    """Return a sum or product of two matrices element by element; see `symbolic.combine`.
 
     Raises:
       InputError: if *other* is not a sparse matrix.
-      StructureError: if the structures differ, or cannot be compared because one of them is traced.
+      StructureError: if the structures are not known to be the same, and one of them is traced.
     """
     caller = f"{type(matrix).__name__} {sign} x"
     if not isinstance(other, Format):
         raise InputError(
             f"{caller}: x is {type(other).__name__}; expected a sparse matrix of this package; SciPy's are converted "
-            "by from_scipy. To add to each entry write A.with_data(A.data + x); for a dense result A.todense() + x."
+            f"by from_scipy. To add to each entry write A.with_data(A.data {sign} x); for a dense result A.todense() "
+            f"{sign} x."
         )
+    # With duplicates, the product of sums is not the sum of products.
+    if _have_same_structure(matrix, other) and (not common or _is_sorted(matrix)):
+        return matrix.with_data(function(matrix.data, other.data))
+    return combine(caller, matrix, other, function, common=common)
+
+
+def _have_same_structure(matrix: Format, other: Format) -> bool:
+    """Return True if the places of entries are known to be the same, and in the same order."""
     if type(other) is not type(matrix) or other.shape != matrix.shape or other.nnz != matrix.nnz:
-        raise StructureError(f"{caller}: A is {matrix!r} and x is {other!r}; expected two of one structure.{_UNION}")
-    for mine, others in zip(matrix.structure, other.structure, strict=True):
-        if mine is others:
-            continue
-        if isinstance(mine, jax.core.Tracer) or isinstance(others, jax.core.Tracer):
-            raise StructureError(
-                f"{caller}: structures cannot be compared while tracing. If both are the same, write "
-                f"A.with_data(A.data {sign} B.data)."
-            )
-        if not np.array_equal(mine, others):
-            raise StructureError(f"{caller}: their entries are at different places.{_UNION}")
-    return other
+        return False
+    return all(
+        mine is others or (not _is_traced(mine) and not _is_traced(others) and np.array_equal(mine, others))
+        for mine, others in zip(matrix.structure, other.structure, strict=True)
+    )
+
+
+def _is_traced(array: Any) -> bool:
+    return isinstance(array, jax.core.Tracer)
+
+
+def _is_sorted(matrix: Format) -> bool:
+    """Return True if the entries are known to be at different places."""
+    return not any(map(_is_traced, matrix.structure)) and bool(matrix._ascends())

@@ -20,6 +20,7 @@ from .plastic import Plastic
 from .random import draw_data, draw_structure, two_keys
 from .selection import select
 from .sharded import ShardedMatrix, shard
+from .symbolic import multiply
 
 
 class SparseMatrix(Elements):
@@ -37,6 +38,9 @@ class SparseMatrix(Elements):
     """
 
     __slots__ = ()
+
+    def __matmul__(self, other: Any) -> Any:
+        return multiply(self, other) if isinstance(other, SparseMatrix) else super().__matmul__(other)
 
     def dot(self, other: Any) -> Any:
         """Return the product ``A @ other``; with a number ``A * other``, like SciPy.

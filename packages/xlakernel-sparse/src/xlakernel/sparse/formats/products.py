@@ -71,9 +71,8 @@ class Multiplied(ImmutablePytree, abc.ABC):
         is_scipy = is_scipy_sparse(other)
         if isinstance(other, Multiplied) or is_scipy:
             raise InputError(
-                f"{caller}: both are sparse. Products of two sparse matrices are not supported: multiply by one after "
-                "the other, A @ (B @ x); or convert one, A @ B.todense(); or let SciPy multiply, A.to_scipy() @ "
-                f"B{'' if is_scipy else '.to_scipy()'}."
+                f"{caller}: both are sparse. Only CSR, CSC and COO are multiplied by each other: "
+                + ("convert the other by CSR.from_scipy." if is_scipy else "multiply one after the other, A @ (B @ x).")
             )
         if isinstance(other, CompactArray):
             other._check_single()

@@ -1,0 +1,151 @@
+"""Sums and products of two matrices of different structures. The structure of the result is computed on the host.
+
+JAX computes the weights of the result from those of the two matrices, which may be traced and are differentiated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from xlakernel.core.errors import ShapeError, StructureError
+
+from .base import Format
+
+_BITS = 32  #: of the number of a place
+
+
+class Places(NamedTuple):
+    """The places of a matrix's entries, row by row, sorted and without duplicates.
+
+    Attributes:
+      numbers: a CSR array of SciPy: the number of each place, from 1 on.
+      order: the entries, sorted by place, without padding.
+      place: the place of each of these entries, from 0 on; None if there are no duplicates.
+    """
+
+    numbers: Any
+    order: np.ndarray
+    place: np.ndarray | None
+
+    def weights(self, matrix: Format) -> jax.Array:
+        """Return the weight of each place: the sum of the weights of its entries."""
+        if matrix.homogeneous and matrix.nnz != 1:
+            sorted_ = jnp.broadcast_to(matrix.data, self.order.shape)
+        else:
+            sorted_ = matrix.data[self.order]
+        if self.place is None:
+            return sorted_
+        return jnp.zeros(self.numbers.nnz, sorted_.dtype).at[self.place].add(sorted_)
+
+
+def _places_of(caller: str, matrix: Any) -> Places:
+    import scipy.sparse
+
+    if any(isinstance(array, jax.core.Tracer) for array in matrix.structure):
+        raise StructureError(
+            f"{caller}: the places of the entries are traced, so the number of the result's entries is not known. "
+            "Let the matrices be constants of the function, and only their weights arguments; or compute it outside of "
+            "jit. For matrices of one structure write A.with_data(f(A.data, B.data))."
+        )
+    with jax.ensure_compile_time_eval():
+        numbered = matrix._like(data=jnp.arange(matrix.nnz, dtype=jnp.int32))
+        data, indices, indptr = map(np.array, numbered._lines(0))
+    data, indices = data[: indptr[-1]], indices[: indptr[-1]]
+    sorted_ = scipy.sparse.csr_array((data, indices, indptr), shape=matrix.shape)
+    sorted_.sort_indices()
+    data, indices, indptr = sorted_.data, sorted_.indices, sorted_.indptr
+    is_first = np.ones(data.size, bool)
+    is_first[1:] = indices[1:] != indices[:-1]
+    is_first[indptr[:-1][indptr[:-1] < data.size]] = True
+    place = None
+    if not is_first.all():
+        place = np.cumsum(is_first) - 1
+        indices, indptr = indices[is_first], np.concatenate([[0], np.cumsum(is_first)])[indptr]
+    numbers = np.arange(1, indices.size + 1, dtype=np.int64)
+    return Places(scipy.sparse.csr_array((numbers, indices, indptr), shape=matrix.shape), data, place)
+
+
+def combine(caller: str, a: Any, b: Any, function: Callable[[Any, Any], Any], *, common: bool) -> Any:
+    """Return the matrix of ``function(element of a, element of b)``, where the function of two zeros is 0.
+
+    Args:
+      caller: what is computed, for messages.
+      a: the first matrix. The result has its format.
+      b: the second matrix, of any format.
+      function: a function of two arrays of weights.
+      common: if True, the result has the places that are in both matrices, otherwise those in either.
+
+    Raises:
+      ShapeError: if the shapes differ.
+      StructureError: if a structure is traced.
+    """
+    if a.shape != b.shape:
+        raise ShapeError(f"{caller}: the shapes are {a.shape} and {b.shape}; expected two matrices of one shape.")
+    of_a, of_b = _places_of(caller, a), _places_of(caller, b)
+    merged = of_a.numbers + of_b.numbers * (1 << _BITS)
+    first, second = merged.data & ((1 << _BITS) - 1), merged.data >> _BITS
+    if common:
+        merged.data[(first == 0) | (second == 0)] = 0
+        merged.eliminate_zeros()
+        first, second = merged.data & ((1 << _BITS) - 1), merged.data >> _BITS
+    # Places that a matrix lacks have the number 0, and get the weight in front of the others, which is 0.
+    weights = (jnp.append(0, of.weights(m)).astype(m.dtype) for of, m in ((of_a, a), (of_b, b)))
+    data = function(*(of[numbers] for of, numbers in zip(weights, (first, second), strict=True)))
+    return _as(a, data, merged)
+
+
+def multiply(a: Any, b: Any) -> Any:
+    """Return the product of two matrices, in the format of the first.
+
+    If weights are traced, the products of all pairs of entries are stored before they are added up.
+
+    Raises:
+      ShapeError: if the shapes do not fit.
+      StructureError: if a structure is traced.
+    """
+    import scipy.sparse
+
+    caller = f"{type(a).__name__} @ {type(b).__name__}"
+    if a.shape[1] != b.shape[0]:
+        raise ShapeError(
+            f"{caller}: the shapes are {a.shape} and {b.shape}; expected as many columns of the first as rows of the "
+            "second."
+        )
+    dtype = jnp.result_type(a.dtype, b.dtype)
+    of_a, of_b = _places_of(caller, a), _places_of(caller, b)
+    left, right = of_a.numbers, of_b.numbers
+    weights = of_a.weights(a).astype(dtype), of_b.weights(b).astype(dtype)
+    is_traced = any(isinstance(each, jax.core.Tracer) for each in weights)
+    if not is_traced and np.dtype(dtype).kind in "iufc" and np.dtype(dtype).itemsize >= 4:
+        given = (
+            scipy.sparse.csr_array((np.asarray(of), numbers.indices, numbers.indptr), shape=numbers.shape)
+            for of, numbers in zip(weights, (left, right), strict=True)
+        )
+        first, second = given
+        product = first @ second
+        product.sort_indices()
+        return _as(a, jnp.asarray(product.data), product)
+    counts = np.diff(right.indptr)[left.indices]  # entries of the second matrix for each of the first
+    of_first = np.repeat(np.arange(left.nnz), counts)
+    of_second = np.arange(of_first.size) + np.repeat(right.indptr[left.indices] - (np.cumsum(counts) - counts), counts)
+    row = np.repeat(np.arange(left.shape[0], dtype=np.int64), np.diff(left.indptr))[of_first]
+    keys, slot = np.unique(row * right.shape[1] + right.indices[of_second], return_inverse=True)
+    wide = jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+    terms = (weights[0].astype(wide)[of_first]) * (weights[1].astype(wide)[of_second])
+    data = jnp.zeros(keys.size, wide).at[slot.reshape(-1)].add(terms).astype(dtype)
+    extent = max(right.shape[1], 1)
+    indptr = np.searchsorted(keys, np.arange(left.shape[0] + 1) * extent)
+    shape = left.shape[0], right.shape[1]
+    return _as(a, data, scipy.sparse.csr_array((np.ones(keys.size), keys % extent, indptr), shape=shape))
+
+
+def _as(like: Any, data: jax.Array, structure: Any) -> Any:
+    """Return the matrix of these weights with the structure of a CSR array of SciPy, in the format of *like*."""
+    index = like.structure[0].dtype
+    arrays = data, jnp.asarray(structure.indices, index), jnp.asarray(structure.indptr, index)
+    return type(like)._of_lines(0, arrays, structure.shape)

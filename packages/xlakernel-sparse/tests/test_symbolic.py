@@ -1,0 +1,107 @@
+"""Sums and products of two sparse matrices of any structures."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.test_util import check_grads
+from numpy.testing import assert_allclose, assert_array_equal
+
+from xlakernel.core.errors import ShapeError, StructureError
+from xlakernel.sparse import COO, CSC, CSR
+
+pytestmark = pytest.mark.usefixtures("plain_jax")
+
+OPERATIONS = {
+    "sum": (lambda a, b: a + b, lambda a, b: a + b),
+    "difference": (lambda a, b: a - b, lambda a, b: a - b),
+    "product of elements": (lambda a, b: a * b, lambda a, b: a * b),
+    "product": (lambda a, b: a @ b.T, lambda a, b: a @ b.T),
+}
+each_operation = pytest.mark.parametrize("name", OPERATIONS)
+
+
+@each_operation
+@settings(max_examples=6)
+@given(data=st.data(), other=st.sampled_from([CSR, CSC, COO]), is_equal=st.booleans())
+def test_results_are_those_of_dense_matrices(kind, build, dense_of, entries, name, data, other, is_equal):
+    """With duplicates, zeros and padding, whose weights are NaN."""
+    of_a, of_b = data.draw(entries), data.draw(entries)
+    a, b = build(kind, of_a), build(other, of_b, room=12, equal=3.0 if is_equal else None)
+    operation, expected = OPERATIONS[name]
+    found = operation(a, b)
+    assert type(found) is kind
+    dense_b = dense_of([(i, j, 3.0) for i, j, _ in of_b] if is_equal else of_b)
+    assert_array_equal(found.todense(), expected(dense_of(of_a), dense_b))
+    if kind is not COO:
+        rows = found if kind is CSR else found.T
+        line = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+        assert (np.diff(line * rows.shape[1] + np.asarray(rows.indices)) > 0).all()  # sorted, without duplicates
+
+
+@each_operation
+@pytest.mark.parametrize(
+    "dtypes", [("float32", "int8"), ("float16", "float16"), ("int32", "complex64"), ("int8", "int8")]
+)
+def test_dtypes_are_those_of_jax(build, odd, name, dtypes):
+    a, b = (build(kind, odd[:k], dtype=dtype) for kind, k, dtype in zip((CSR, CSC), (7, 6), dtypes, strict=True))
+    operation, expected = OPERATIONS[name]
+    found = operation(a, b)
+    assert found.dtype == jnp.result_type(*dtypes)
+    assert_allclose(found.todense().astype(complex), expected(a.todense(), b.todense()).astype(complex), rtol=1e-2)
+
+
+@each_operation
+def test_weights_may_be_traced_and_differentiated(kind, build, odd, name, x64):
+    a, b = build(kind, odd, room=7, dtype="float64"), build(CSR, odd[2:], room=5, dtype="float64")
+    operation, expected = OPERATIONS[name]
+
+    def dense(of_a, of_b):
+        return operation(a.with_data(of_a), b.with_data(of_b)).todense()
+
+    assert_allclose(jax.jit(dense)(a.data, b.data), expected(a.todense(), b.todense()))
+    check_grads(dense, (a.data, b.data), 2)
+    batch = jnp.stack([a.data, 2 * a.data])
+    found = jax.vmap(dense, (0, None))(batch, b.data)
+    assert_allclose(found, jnp.stack([dense(each, b.data) for each in batch]))
+
+
+def test_large_matrices():
+    a, b = (CSR.random(jax.random.key(seed), (300, 300), per_row=20) for seed in (0, 1))
+    b = b.tocsc()
+    for operation, _ in OPERATIONS.values():
+        expected = operation(a.to_scipy(), b.to_scipy()).toarray()
+        assert_allclose(operation(a, b).todense(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0)])
+def test_empty_matrices(kind, shape):
+    a, b = kind.from_dense(np.zeros(shape, np.float32), nnz=2), kind.from_dense(np.zeros(shape, np.float32))
+    for operation, expected in OPERATIONS.values():
+        assert_array_equal(operation(a, b).todense(), expected(np.zeros(shape), np.zeros(shape)))
+
+
+def test_a_product_of_weights_that_are_not_finite(build):
+    a, b = build(CSR, [(0, 0, np.inf), (1, 1, 1.0)]), build(CSR, [(0, 0, 0.0), (1, 1, np.nan), (2, 2, 1.0)])
+    found = (a * b).todense()
+    assert np.isnan(found[0, 0]) and np.isnan(found[1, 1]) and (jnp.nan_to_num(found) == 0).all()
+
+
+def test_the_structure_must_be_known(matrix):
+    other = CSR.from_dense(np.eye(5, 4, dtype=np.float32))
+    for operation, _ in OPERATIONS.values():
+        with pytest.raises(StructureError, match=r"places of the entries are traced.*only their weights arguments"):
+            jax.jit(operation)(matrix, other)
+
+
+def test_shapes_must_fit(kind, matrix):
+    other = kind.from_dense(np.ones((3, 4), np.float32))
+    for operate in (lambda: matrix + other, lambda: matrix * other):
+        with pytest.raises(
+            ShapeError, match=r"the shapes are \(5, 4\) and \(3, 4\); expected two matrices of one shape"
+        ):
+            operate()
+    with pytest.raises(ShapeError, match=r"@ .*: the shapes are \(5, 4\) and \(3, 4\); expected as many columns"):
+        matrix @ other
