@@ -115,23 +115,25 @@ def _count(x):
 
 
 @njit
-def _transposed(matrix):
-    """Return a copy of the transposed matrix, written in blocks that fit in a processor's first cache."""
+def _transpose(matrix, into):
+    """Write the transposed matrix in blocks that fit in a processor's first cache.
+
+    An assignment to a slice, ``into[:] = ...``, takes Numba seconds to compile: it formats both shapes for an error.
+    """
     rows, columns = matrix.shape
-    copy = np.empty((columns, rows), matrix.dtype)
     for top in range(0, rows, _BLOCK):
         for begin in range(0, columns, _BLOCK):
             for i in range(np.uint64(top), np.uint64(min(top + _BLOCK, rows))):
                 for j in range(np.uint64(begin), np.uint64(min(begin + _BLOCK, columns))):
-                    copy[j, i] = matrix[i, j]
-    return copy
+                    into[j, i] = matrix[i, j]
 
 
 @njit
 def _scatter_dense(data, indices, indptr, x, y):
-    product = np.empty((y.shape[1], y.shape[0]), y.dtype)
-    scatter_strips(data, indices, indptr, _transposed(x), product, True)
-    y[:] = _transposed(product)
+    columns, product = np.empty((x.shape[1], x.shape[0]), x.dtype), np.empty((y.shape[1], y.shape[0]), y.dtype)
+    _transpose(x, columns)
+    scatter_strips(data, indices, indptr, columns, product, True)
+    _transpose(product, y)
 
 
 @njit(parallel=True)
