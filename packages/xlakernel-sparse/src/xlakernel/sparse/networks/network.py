@@ -122,8 +122,9 @@ class Network(ImmutablePytree):
             ahead=min(one.survey.shortest_delay for one in synapses if one.matrix.nnz or one.rule) if is_plastic else 1,
             scattered=not is_plastic and _are_scattered(number, edges[-1], total),
         )
-        starts, entries = order_entries(layout, static, scales)
+        # Checks its limits first: with too many blocks, the starts of the entries alone would take gigabytes.
         plastic, tables = build_tables(layout, synapses)
+        starts, entries = order_entries(layout, static, scales)
         arrivals = tuple(
             (number, receptors[projection.receptor], projection.targets)
             for number, projection in enumerate(synapses)
