@@ -11,7 +11,7 @@ from xlakernel.numba import numba_kernel
 from ...layout import Layout
 from ...model.plastic_projections import Plastic
 from ...model.populations import Part, functions_of
-from .simulation import simulation
+from .simulation import has_threads, simulation
 
 
 def run(
@@ -27,7 +27,8 @@ def run(
     functions = tuple(functions_of(part, layout.receptors, is_random) for part in parts)
     sources = max(part.inputs.random for part in parts)
     rules = tuple((one.number, one.functions) for one in plastic)
-    kernel = numba_kernel(simulation(functions, len(layout.receptors), sources, layout.wide, rules), tuple(outs))
+    of_run = simulation(functions, len(layout.receptors), sources, layout.wide, rules, has_threads(layout))
+    kernel = numba_kernel(of_run, tuple(outs))
     return functools.partial(
         kernel,
         segments=layout.segments,

@@ -15,6 +15,7 @@ from numba import njit, prange
 
 from ....kernels.numba.helpers.parts import first_of, thread_count
 from ....kernels.numba.helpers.prefetch import prefetch
+from ...layout import Layout
 from ...model.fields import KEPT
 from ...model.populations import Functions
 from ...model.rules import RuleFunctions
@@ -125,6 +126,11 @@ def _delivery(wide: bool) -> Any:
     return deliver
 
 
+def has_threads(layout: Layout) -> bool:
+    """Return True if several threads compute a step of a network with this layout, provided that there are some."""
+    return min(layout.blocks, layout.size // _NEURONS_OF_A_THREAD) > 1
+
+
 @functools.lru_cache(KEPT)
 def simulation(
     functions: tuple[Functions, ...],
@@ -132,11 +138,13 @@ def simulation(
     sources: int,
     wide: bool,
     rules: tuple[tuple[int, RuleFunctions], ...] = (),
+    threaded: bool = True,
 ) -> Any:
     """Return the kernel of a run.
 
     *functions* are the `Functions` of the populations, *sources* is the most random inputs of a population, and *wide*
     is that of the `Layout`. *rules* has each plastic projection's number in the network, and its rule's functions.
+    *threaded* is the result of `has_threads`; without the parallel loop, the kernel compiles faster.
 
     The kernel gets other numbers as scalars, so that networks with the same functions share one compiled kernel.
     """
@@ -276,7 +284,7 @@ def simulation(
             begin(learning, np.int64(step))
             if segments == 1:
                 deliver(form, np.int64(0), spikes, count, starts, entries, sums, np.int64(0), head)
-            if threads > 1:
+            if threaded and threads > 1:
                 advance_in_threads(
                     threads, form, edges, owners, spikes, count, starts, entries, sums, head, arrays, key, step, t,
                     drawn, fired, listed, found, learning,
