@@ -1,4 +1,4 @@
-"""Networks that several test files share."""
+"""Networks that several test files share; their compiled kernels are stored on disk, so each is compiled once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Parameters(NamedTuple):
     drive: jax.Array
 
 
-@numba.njit
+@numba.njit(cache=True)
 def integrate(state, arrived, p, rng):
     current = state.current * p.decay + arrived.excitatory - arrived.inhibitory
     v = state.v * p.leak + current + p.drive
@@ -53,7 +53,7 @@ def integrate_arrays(state, arrived, p, rng):
     return State(jnp.where(fired, 0, v), current, jnp.where(fired, 3, jnp.maximum(state.wait - 1, 0))), fired
 
 
-@numba.njit
+@numba.njit(cache=True)
 def noisy(state, arrived, p, rng):
     drive = np.float32(0.1) * np.float32(poisson(rng, 0, p.drive)) + np.float32(0.01) * normal(rng, 0)
     v = state.v * p.leak + arrived.excitatory - arrived.inhibitory + drive
@@ -77,7 +77,7 @@ class Total(NamedTuple):
     excitatory: jax.Array
 
 
-@numba.njit
+@numba.njit(cache=True)
 def fire_at_zero(state, arrived, p, rng):
     return Total(state.excitatory + arrived.excitatory), state.excitatory == np.float32(0)
 

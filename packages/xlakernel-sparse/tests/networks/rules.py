@@ -27,42 +27,42 @@ class Reward(NamedTuple):
     reward: jax.Array
 
 
-@numba.njit
+@numba.njit(cache=True)
 def depress(weight, pre, post, p):
     return weight - p.depression * post.trace
 
 
-@numba.njit
+@numba.njit(cache=True)
 def potentiate(weight, pre, post, p):
     return weight + p.potentiation * pre.trace
 
 
-@numba.njit
+@numba.njit(cache=True)
 def depress_in_proportion(weight, pre, post, p):
     return weight - p.depression * weight * post.trace
 
 
-@numba.njit
+@numba.njit(cache=True)
 def potentiate_in_proportion(weight, pre, post, p):
     return weight + p.potentiation * (np.float32(1) - weight) * pre.trace
 
 
-@numba.njit
+@numba.njit(cache=True)
 def depress_by_reward(weight, pre, post, p):
     return weight - p.rate * p.reward * post.trace
 
 
-@numba.njit
+@numba.njit(cache=True)
 def potentiate_by_reward(weight, pre, post, p):
     return weight + p.rate * p.reward * pre.trace
 
 
-@numba.njit
+@numba.njit(cache=True)
 def forget_nearest(weight, pre, post, p):
     return weight - p.depression * math.exp(-post.age / np.float32(10))
 
 
-@numba.njit
+@numba.njit(cache=True)
 def learn_nearest(weight, pre, post, p):
     # Of the nearest spikes alone, and less for a neuron that has just fired: a triplet.
     return weight + p.potentiation * math.exp(-pre.age / np.float32(10)) / (np.float32(1) + post.trace)
@@ -107,7 +107,7 @@ class Fires(NamedTuple):
     fires: jax.Array
 
 
-@numba.njit
+@numba.njit(cache=True)
 def collect(state, arrived, p, rng, inputs):
     return Sum(arrived.excitatory), inputs.fires
 

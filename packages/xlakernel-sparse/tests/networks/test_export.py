@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import jax
 import jax.numpy as jnp
-import numba
 import numpy as np
 import pytest
 from jax.export import register_namedtuple_serialization, symbolic_shape
 from models import NATIVE, PARAMETERS, State, balanced, start
+from rules import Fires, Sum, collect
 from test_plastic_runs import recurrent, run
 
 from xlakernel.core import deserialize, export
@@ -43,28 +41,15 @@ def test_a_run_from_a_state_to_a_state(plastic):
     assert_equal(exported.call(first), work(first))
 
 
-class Arrivals(NamedTuple):
-    x: jax.Array
-
-
-class Script(NamedTuple):
-    fires: jax.Array
-
-
-@numba.njit
-def follow(state, arrived, p, rng, inputs):
-    return Arrivals(arrived.a), inputs.fires
-
-
 @pytest.mark.skipif(NATIVE != "numba", reason="a launch on a GPU is made for one size")
 def test_a_batch_whose_size_is_a_symbol():
-    projection = Projection(CSR.from_dense(jnp.ones((2, 2), jnp.float32)), 1, "a")
-    network = Network(Population(follow, 2), [projection])
-    state = network.initial(Arrivals(0.0))
+    projection = Projection(CSR.from_dense(jnp.ones((2, 2), jnp.float32)), 1, "excitatory")
+    network = Network(Population(collect, 2), [projection])
+    state = network.initial(Sum(0.0))
 
     def work(fires):
-        after, recording = network.run(state, steps=3, inputs=Script(fires), record=Record(counts=True))
-        return after.neurons.x, recording.counts
+        after, recording = network.run(state, steps=3, inputs=Fires(fires), record=Record(counts=True))
+        return after.neurons.excitatory, recording.counts
 
     (size,) = symbolic_shape("B")
     exported = export(jax.jit(jax.vmap(work)))(jax.ShapeDtypeStruct((size, 3, 2), bool))

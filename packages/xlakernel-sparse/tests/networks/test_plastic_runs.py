@@ -141,9 +141,9 @@ def test_rules_have_the_present_globals(backend, monkeypatch):
     matrix = CSR.from_dense(jnp.ones((1, 1)))
     reference = add_amount_arrays, add_amount_arrays
     network = prescribed(matrix, 1, rule(add_amount, add_amount, reference=reference, maximum=8))
-    for amount in (0.25, 0.5):
+    for amount, is_pickled in ((0.25, [False]), (0.5, [False, True])):
         monkeypatch.setitem(globals(), "AMOUNT", np.float32(amount))
-        for some in (network, pickle.loads(pickle.dumps(network))):
+        for some in (pickle.loads(pickle.dumps(network)) if pickled else network for pickled in is_pickled):
             state = some.initial(Sum(0.0))
             end, _ = some.run(state, steps=2, inputs=Fires(jnp.array([[True], [False]])), backend=backend)
             assert end.weights[0].tolist() == [1 + 2 * amount]

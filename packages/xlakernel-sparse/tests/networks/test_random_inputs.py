@@ -154,10 +154,8 @@ def test_several_populations_have_parameters_of_their_own():
     np.testing.assert_array_equal(found["b"].noise, np.arange(21.0))
 
 
-@pytest.mark.parametrize("wide", [False, True])
-def test_types_do_not_depend_on_those_of_parameters(network, wide, request):
-    if wide:
-        request.getfixturevalue("x64")
+def test_types_do_not_depend_on_those_of_parameters(network, x64):
+    """With 64 bits, where JAX's default types are not those of the inputs."""
     key = jax.random.key(3)
     whole = run(network, key, given(2)._replace(noise=Normal(0, 2)))
     real = run(network, key, given(2.0)._replace(noise=Normal(0.0, 2.0)))

@@ -28,6 +28,7 @@ from models import (
     start,
 )
 from numba.extending import overload
+from rules import Fires, Sum, collect
 
 from xlakernel.core.call.sharding import gathered
 from xlakernel.core.errors import ArgumentError, GatheredOperandsWarning
@@ -77,9 +78,9 @@ def amplify_arrays(state, arrived, p, rng):
 @pytest.mark.parametrize("backend", [NATIVE, "jax"])
 def test_a_pickled_network_has_the_present_globals(backend, monkeypatch):
     network = Network(Population(amplify, 2, amplify_arrays), [])
-    for gain in (2, 3):
+    for gain, is_pickled in ((2, [False]), (3, [False, True])):
         monkeypatch.setitem(globals(), "GAIN", np.float32(gain))
-        for some in (network, pickle.loads(pickle.dumps(network))):
+        for some in (pickle.loads(pickle.dumps(network)) if pickled else network for pickled in is_pickled):
             end, _ = some.run(some.initial(State(1.0, 0.0, 0)), steps=1, backend=backend)
             assert end.neurons.v.tolist() == [gain, gain]
 
@@ -148,15 +149,6 @@ def test_pieces_record_at_the_steps_of_the_whole_run(network, backend):
         np.testing.assert_array_equal(later.trace[name], whole.trace[name][:3])
 
 
-class Fire(NamedTuple):
-    fires: jax.Array
-
-
-@numba.njit
-def given(state, arrived, parameters, random, inputs):
-    return Total(arrived.excitatory), inputs.fires
-
-
 def once(weights, **options):
     projections = [Projection(CSR.from_dense(jnp.diag(weights)), 3, "excitatory")]
     return Network(Population(fire_at_zero, 4), projections, **options)
@@ -180,15 +172,15 @@ def test_spikes_of_two_networks_that_arrive_in_one_step(bits):
     def network(*weights):
         matrix = COO((jnp.float32(weights), *map(jnp.int32, places)), shape=(5, 5))
         delays = np.array([2, 1, 1, 1])
-        return Network(Population(given, 5), [Projection(matrix, delays, "excitatory")], weight_bits=bits)
+        return Network(Population(collect, 5), [Projection(matrix, delays, "excitatory")], weight_bits=bits)
 
     def fires(*neurons):
-        return Fire(jnp.zeros((1, 5), bool).at[0, list(neurons)].set(True))
+        return Fires(jnp.zeros((1, 5), bool).at[0, list(neurons)].set(True))
 
     before, after = network(1.45, 1, 0.3, 0.001), network(1, 1, 0.99, 0.001)
     for wrap in (lambda run: run, jax.jit):
         first, second = (wrap(lambda s, x, one=one: one.run(s, steps=1, inputs=x)[0]) for one in (before, after))
-        state = first(before.initial(Total(0.0)), fires(0))
+        state = first(before.initial(Sum(0.0)), fires(0))
         state = second(second(state, fires(1, 2)), fires())
         np.testing.assert_allclose(state.neurons.excitatory[4], 1.45 + 1 + 0.99, rtol=1e-4)
 
@@ -208,14 +200,14 @@ def test_a_state_whose_sums_do_not_fit(before, after, bits):
 def test_sums_of_many_networks_that_arrive_in_one_step():
     def network(delay):
         matrix = CSR.from_dense(jnp.float32([[0, 1, 0.5], [0, 0, 0], [0, 0, 0]]))
-        return Network(Population(given, 3), [Projection(matrix, np.array([delay, 6]), "excitatory")], weight_bits=32)
+        return Network(Population(collect, 3), [Projection(matrix, np.array([delay, 6]), "excitatory")], weight_bits=32)
 
     def step(network, state, *, fires):
-        return network.run(state, steps=1, inputs=Fire(jnp.full((1, 3), fires)))[0]
+        return network.run(state, steps=1, inputs=Fires(jnp.full((1, 3), fires)))[0]
 
     first, *others = (network(delay) for delay in (6, 5, 4, 3, 2))
     assert len({float(one.scales[0]) for one in (first, *others)}) == 1
-    states = [first.initial(Total(0.0))]
+    states = [first.initial(Sum(0.0))]
     for one in (first, *others[:3]):
         states.append(step(one, states[-1], fires=True))
     end = states[3]  # spikes of three networks
