@@ -50,22 +50,35 @@ def test_values(backend, rows, columns, vectors, rate, weighted):
             np.testing.assert_array_equal(found, (values.astype("float64") @ matrix).T)
 
 
-@each_backend
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_dtypes(dtype, backend, x64):
+PRODUCTS = {
+    "rows": lambda matrix, events: BinaryArray(events) @ matrix,
+    "columns": lambda matrix, events: binary_densemv(matrix.T, events[0])[None],
+    "values": lambda matrix, events: WeightedArray(events.astype("float32")) @ matrix,
+}
+
+
+# Native products in turn: each compiles a kernel for each dtype.
+@pytest.mark.parametrize(
+    ("dtype", "product", "backend"),
+    [
+        *((dtype, product, "jax") for dtype in DTYPES for product in PRODUCTS),
+        *((dtype, list(PRODUCTS)[i % 3], "numba") for i, dtype in enumerate(DTYPES)),
+    ],
+)
+def test_dtypes(dtype, product, backend, x64):
     matrix, events = arrays(20, 30, 5, 0.3, dtype)
-    expected = (events != 0).astype("int64") @ matrix.astype("complex128" if np.dtype(dtype).kind == "c" else "float64")
-    with use_backend(backend):
-        for given_events in (events != 0, events.astype("int8"), events.astype("float64")):
-            found = BinaryArray(given_events) @ jnp.asarray(matrix)
-            assert found.dtype == dtype
-            np.testing.assert_allclose(
-                found.astype(expected.dtype), expected.astype(dtype).astype(expected.dtype), 1e-2
-            )
-            found = binary_densemv(jnp.asarray(matrix.T), jnp.asarray(given_events[0]))
-            assert found.dtype == dtype
-        found = WeightedArray(events.astype("float32")) @ jnp.asarray(matrix)
-        assert found.dtype == jnp.result_type(dtype, "float32")
+    exact = matrix.astype("complex128" if np.dtype(dtype).kind == "c" else "float64")
+    kinds = [events.astype("float64")]
+    result = jnp.result_type(dtype, "float32")
+    if product != "values":
+        kinds += [events != 0, events.astype("int8")]
+        events, result = events != 0, jnp.dtype(dtype)
+    expected = (events.astype("int64") @ exact).astype(result).astype(exact.dtype)
+    for kind in kinds:
+        with use_backend(backend):
+            found = PRODUCTS[product](jnp.asarray(matrix), jnp.asarray(kind))
+        assert found.dtype == result
+        np.testing.assert_allclose(found.astype(exact.dtype), expected[: len(found)], 1e-2)
 
 
 @pytest.mark.parametrize("kind", [BinaryArray, WeightedArray, BitPackedArray, CompactArray])

@@ -42,6 +42,15 @@ def slow_but(names, first):
     return [pytest.param(name, marks=[pytest.mark.slow] * (name not in first)) for name in names]
 
 
+def has_columns(distribution, operand):
+    """Return True if products of a distribution and an operand are tested with matrices, too.
+
+    Native products with vectors are tested with all combinations. Those with matrices are tested with equal weights and
+    events, and with drawn weights and dense operands: each compiles a kernel.
+    """
+    return (distribution == "homogeneous") != (operand == "dense")
+
+
 def make(distribution, shape, *, seed=SEED, dtype="float64", **connection):
     """Return a matrix, and the same as a dense array of the oracle."""
     given = [jnp.asarray(value, dtype) for value in PARAMETERS[distribution]]
@@ -55,14 +64,15 @@ def plain(events):
     return np.asarray(events if hasattr(events, "shape") and not hasattr(events, "value") else events.value, np.float64)
 
 
-def check_products(matrix, dense, operand, columns, *, rtol=1e-5, atol=1e-4):
-    """Compare the products from both sides with vectors, or with matrices of several *columns*."""
+def check_products(matrix, dense, operand, columns, *, sides=("left", "right"), rtol=1e-5, atol=1e-4):
+    """Compare the products from both *sides* with vectors, or with matrices of several *columns*."""
     rng = np.random.default_rng(0)
     rows, length = matrix.shape
     wrap = OPERANDS[operand]
     x = wrap(jnp.asarray(rng.normal(size=(length, *columns)), matrix.dtype))
     z = wrap(jnp.asarray(rng.normal(size=(*columns, rows)), matrix.dtype))
-    for found, expected in ((matrix @ x, dense @ plain(x)), (z @ matrix, plain(z) @ dense)):
+    for side in sides:
+        found, expected = (matrix @ x, dense @ plain(x)) if side == "left" else (z @ matrix, plain(z) @ dense)
         assert found.dtype == matrix.dtype
         np.testing.assert_allclose(np.asarray(found, np.float64), expected, rtol=rtol, atol=atol)
 

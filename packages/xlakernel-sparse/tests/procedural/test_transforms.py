@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.test_util import check_grads
-from procedural_cases import OPERANDS, PARAMETERS, each_distribution, each_operand, make
+from procedural_cases import OPERANDS, PARAMETERS, each_distribution, each_operand, has_columns, make
 
 from xlakernel.core import use_backend
 from xlakernel.sparse import BinaryArray, ProceduralMatrix
@@ -66,7 +66,8 @@ def test_derivatives(distribution, operand, side):
 @each_distribution
 def test_derivatives_with_respect_to_a_dense_operand(distribution):
     matrix, dense = make(distribution, SHAPE, probability=PROBABILITY)
-    for x in (jnp.ones(SHAPE[1]), jnp.ones((SHAPE[1], 2))):
+    for columns in ((), (2,))[: 1 + has_columns(distribution, "dense")]:
+        x = jnp.ones((SHAPE[1], *columns))
         found = jax.jit(jax.grad(lambda x: jnp.sin(matrix @ x).sum()))(x)
         np.testing.assert_allclose(found, jax.grad(lambda x: jnp.sin(dense @ x).sum())(x), rtol=1e-5, atol=1e-5)
 
@@ -103,6 +104,7 @@ def test_vmap_over_operands_is_one_product():
     mapped = jax.vmap(lambda x: matrix @ x)
     np.testing.assert_allclose(mapped(xs), np.asarray(xs) @ dense.T, rtol=1e-5, atol=1e-5)
     assert "procedural_mm" in str(jax.make_jaxpr(mapped)(xs))
+    matrix, dense = make("homogeneous", SHAPE, probability=PROBABILITY)
     spikes = xs[:, :12] > 0
     found = jax.vmap(lambda s: BinaryArray(s) @ matrix)(spikes)
     np.testing.assert_allclose(found, np.asarray(spikes) @ dense, rtol=1e-5, atol=1e-5)
