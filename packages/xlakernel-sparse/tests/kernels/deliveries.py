@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
-from grids import LARGE, STRUCTURES, each_index, each_weight, slow_but, struct
+from grids import LARGE, STRUCTURES, each_index, slow_but, struct
 from on_backend import OnBackend
 from structures import assert_sums, draw, equal_weight, numbers, operand_of, wide_of
 
 from xlakernel.core import debug_mode
 
 each_kind = pytest.mark.parametrize("operand", ["binary", "weighted"])
-each_delay = pytest.mark.parametrize("delays", ["one", "each"])
+# Both kinds of weights with each operand and with each kind of delays, where each combination compiles a kernel.
+each_delivery = pytest.mark.parametrize(
+    ("operand", "delays", "homogeneous"),
+    slow_but(
+        list(itertools.product(("binary", "weighted"), ("one", "each"), (False, True))),
+        (("binary", "one", False), ("binary", "each", True), ("weighted", "one", True), ("weighted", "each", False)),
+    ),
+)
 SLOTS = 5
 
 
@@ -42,9 +51,7 @@ class DeliveryCases(OnBackend):
         np.add.at(magnitude, (slots, structure.columns), abs(terms.astype(np.complex128)))
         assert_sums(found, expected, magnitude, n)
 
-    @each_kind
-    @each_delay
-    @each_weight
+    @each_delivery
     @pytest.mark.parametrize("structure", slow_but(STRUCTURES, ("wide", "empty rows", "only padding", "heavy tail")))
     def test_delivery(self, structure, operand, delays, homogeneous):
         self.check(STRUCTURES[structure](), operand, delays, homogeneous)
@@ -52,11 +59,11 @@ class DeliveryCases(OnBackend):
     @each_kind
     @pytest.mark.parametrize("structure", LARGE)
     def test_delivery_in_parallel(self, structure, operand):
-        self.check(LARGE[structure](), operand, "each", homogeneous=False, rate=0.7)
+        self.check(LARGE[structure](), operand, "each", homogeneous=operand == "binary", rate=0.7)
 
     @pytest.mark.parametrize("rate", [0, 0.001, 1])
     def test_events_at_any_rate(self, rate):
-        self.check(LARGE["large, heavy tail"](), "binary", "each", homogeneous=False, rate=rate)
+        self.check(LARGE["large, heavy tail"](), "binary", "each", homogeneous=True, rate=rate)
 
     @pytest.mark.parametrize("dtype", slow_but(("float64", "complex64", "int8", "int64"), ("complex64", "int8")))
     def test_delivery_of_dtype(self, dtype):
@@ -66,9 +73,9 @@ class DeliveryCases(OnBackend):
     def test_index_dtypes(self, index, pointer):
         self.check(draw(30, (40, 50), padding=2, index=index, pointer=pointer), "binary", "each", homogeneous=False)
 
-    @each_delay
+    @pytest.mark.parametrize("delays", ["one", "each"])
     def test_delays_out_of_range_wrap(self, delays):
-        self.check(STRUCTURES["square"](), "binary", delays, homogeneous=False, span=(-40, 40))
+        self.check(STRUCTURES["square"](), "binary", delays, homogeneous=delays == "each", span=(-40, 40))
 
     @pytest.mark.slow
     @each_kind

@@ -47,6 +47,7 @@ class TestNumba(KernelCases):
 
 class TestPlainJax(StructureCases):
     generators = reference
+    test_places_in_parallel = test_lines_in_parallel = None  # XLA divides the work
 
 
 class TestNumbaUpdates(UpdateCases):

@@ -8,7 +8,9 @@ from xlakernel.sparse.kernels import reference
 
 class TestReferenceUpdates(UpdateCases):
     generators = reference
+    test_update_in_parallel = test_dense_update_in_parallel = None  # XLA divides the work
 
 
 class TestReferenceDeliveries(DeliveryCases):
     generators = reference
+    test_delivery_in_parallel = None
