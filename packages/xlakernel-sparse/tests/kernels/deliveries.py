@@ -19,7 +19,7 @@ each_delivery = pytest.mark.parametrize(
     ("operand", "delays", "homogeneous"),
     slow_but(
         list(itertools.product(("binary", "weighted"), ("one", "each"), (False, True))),
-        (("binary", "one", False), ("binary", "each", True), ("weighted", "one", True), ("weighted", "each", False)),
+        (("binary", "one", True), ("binary", "each", False), ("weighted", "one", False), ("weighted", "each", True)),
     ),
 )
 SLOTS = 5
@@ -59,11 +59,11 @@ class DeliveryCases(OnBackend):
     @each_kind
     @pytest.mark.parametrize("structure", LARGE)
     def test_delivery_in_parallel(self, structure, operand):
-        self.check(LARGE[structure](), operand, "each", homogeneous=operand == "binary", rate=0.7)
+        self.check(LARGE[structure](), operand, "each", homogeneous=operand == "weighted", rate=0.7)
 
     @pytest.mark.parametrize("rate", [0, 0.001, 1])
     def test_events_at_any_rate(self, rate):
-        self.check(LARGE["large, heavy tail"](), "binary", "each", homogeneous=True, rate=rate)
+        self.check(LARGE["large, heavy tail"](), "binary", "each", homogeneous=False, rate=rate)
 
     @pytest.mark.parametrize("dtype", slow_but(("float64", "complex64", "int8", "int64"), ("complex64", "int8")))
     def test_delivery_of_dtype(self, dtype):
@@ -75,7 +75,7 @@ class DeliveryCases(OnBackend):
 
     @pytest.mark.parametrize("delays", ["one", "each"])
     def test_delays_out_of_range_wrap(self, delays):
-        self.check(STRUCTURES["square"](), "binary", delays, homogeneous=delays == "each", span=(-40, 40))
+        self.check(STRUCTURES["square"](), "binary", delays, homogeneous=delays == "one", span=(-40, 40))
 
     @pytest.mark.slow
     @each_kind
