@@ -36,10 +36,10 @@ DENSE_PRODUCTS = {operand: _operator(operand) for operand in (BINARY, WEIGHTED)}
 def binary_densemv(weights: Any, spikes: Any, *, transpose: bool = False, backend: str | None = None) -> jax.Array:
     """Multiply a dense matrix by a vector of events: ``weights @ spikes``, or ``spikes @ weights`` if *transpose*.
 
-    On the CPU, only the columns, or rows, of active events are read if few events are active. Inactive events add
-    nothing to the product, nor to its derivatives with respect to the weights, even where a weight, tangent or
-    cotangent is infinite or NaN. With respect to the events, the product is differentiated as if they were a dense
-    operand. ``BinaryArray(spikes) @ weights`` is the product if *transpose*.
+    If few events are active, only the columns, or rows, of active events are read. Inactive events add nothing to the
+    product, nor to its derivatives with respect to the weights, even where a weight, tangent or cotangent is infinite
+    or NaN. With respect to the events, the product is differentiated as if they were a dense operand.
+    ``BinaryArray(spikes) @ weights`` is the product if *transpose*.
 
     Args:
       weights: the matrix, ``(m, n)``, or ``(n, m)`` if *transpose*; integers, real or complex numbers.
@@ -68,7 +68,8 @@ def binary_densemv(weights: Any, spikes: Any, *, transpose: bool = False, backen
 def binary_densemm(weights: Any, spikes: Any, *, transpose: bool = False, backend: str | None = None) -> jax.Array:
     """Multiply a dense matrix by columns of events: ``weights @ spikes``, or ``weights.T @ spikes`` if *transpose*.
 
-    See `binary_densemv`.
+    See `binary_densemv`. A GPU reads the whole matrix, as for dense operands, if *transpose* is False and *k* is more
+    than 1, or if *k* is more than 32.
 
     Args:
       weights: the matrix, ``(m, n)``, or ``(n, m)`` if *transpose*; integers, real or complex numbers.
