@@ -19,6 +19,7 @@ from xlakernel.sparse.kernels.cuda import (
     blocked,
     blocked_product,
     delays,
+    dense,
     gather,
     gather_matrix,
     launches,
@@ -336,6 +337,8 @@ def test_kernels_can_be_exported(homogeneous):
     kernels = [
         blocked._kernel(kind, homogeneous),
         delays._kernel("binary", kind, homogeneous, one_delay=False),
+        dense._columns_kernel("weighted", kind),
+        dense._rows_kernel("binary", kind, 32),
         gather._events_kernel(kind, homogeneous),
         gather._kernel("dense", kind, homogeneous),
         gather._staged_kernel("dense", kind, homogeneous),
@@ -344,7 +347,7 @@ def test_kernels_can_be_exported(homogeneous):
         plasticity._lines_kernel(kind, "each", homogeneous),
         sampled._kernel(kind, 4, "u"),
         scatter._kernel("binary", kind, homogeneous),
-        scatter_matrix._kernel("binary", kind, homogeneous, 8),
+        scatter_matrix._kernel("binary", kind, homogeneous, 8, True),
         tally._kernel("binary", homogeneous, sliced=False),
         tally._kernel("dense", homogeneous, sliced=True),
     ]

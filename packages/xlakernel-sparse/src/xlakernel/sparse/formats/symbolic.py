@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ShapeError, StructureError
 
 from .base import Format
 
-_BITS = 32  #: of the number of a place
+_BITS = 32  #: of the number of a place; two numbers are one integer of 64 bits, the first in the lower half
 
 
 class Places(NamedTuple):
@@ -88,15 +89,28 @@ def combine(caller: str, a: Any, b: Any, function: Callable[[Any, Any], Any], *,
         raise ShapeError(f"{caller}: the shapes are {a.shape} and {b.shape}; expected two matrices of one shape.")
     of_a, of_b = _places_of(caller, a), _places_of(caller, b)
     merged = of_a.numbers + of_b.numbers * (1 << _BITS)
-    first, second = merged.data & ((1 << _BITS) - 1), merged.data >> _BITS
     if common:
-        merged.data[(first == 0) | (second == 0)] = 0
+        merged.data[~_pairs(merged).all(axis=1)] = 0
         merged.eliminate_zeros()
-        first, second = merged.data & ((1 << _BITS) - 1), merged.data >> _BITS
-    # Places that a matrix lacks have the number 0, and get the weight in front of the others, which is 0.
-    weights = (jnp.append(0, of.weights(m)).astype(m.dtype) for of, m in ((of_a, a), (of_b, b)))
-    data = function(*(of[numbers] for of, numbers in zip(weights, (first, second), strict=True)))
+    data = _combined_weights(function, of_a.weights(a), of_b.weights(b), jnp.asarray(_pairs(merged)))
     return _as(a, data, merged)
+
+
+def _pairs(merged: Any) -> np.ndarray:
+    """Return the numbers of a place in both matrices, ``(n, 2)``; 0 where a matrix lacks the place."""
+    return merged.data.view(np.int32).reshape(-1, 2)
+
+
+def _combine_weights(
+    function: Callable[[Any, Any], Any], of_a: jax.Array, of_b: jax.Array, pairs: jax.Array
+) -> jax.Array:
+    # The number 0 gets the weight in front of the others, which is 0.
+    weights = [jnp.append(jnp.zeros(1, of.dtype), of)[pairs[:, i]] for i, of in enumerate((of_a, of_b))]
+    combined: jax.Array = function(*weights)
+    return combined
+
+
+_combined_weights = jit_when_eager(_combine_weights, static_argnums=0)
 
 
 def multiply(a: Any, b: Any) -> Any:
