@@ -51,7 +51,7 @@ COLUMNS = (
         {"numba": (f"call_overhead_cuda-{GPU}", IN_LOOP), "warp": (f"call_overhead_warp-{GPU}", IN_LOOP)},
     ),
     Column(
-        "GPU, one of 200 in sequence",
+        "GPU, unrolled",
         {"numba": (f"call_overhead_cuda-{GPU}", AMONG_OTHERS), "warp": (f"call_overhead_warp-{GPU}", AMONG_OTHERS)},
     ),
 )
@@ -61,7 +61,7 @@ ROWS = (
     ("xlakernel, Warp", "machine code", "warp", "xlakernel, jax_kernel"),
     ("XLA FFI handler in C++", "machine code", "numba", "C++ handler"),
     ("brainevent", "Python", "numba", "brainevent"),
-    ("warp.jax_kernel", "Python (machine code in a CUDA graph)", "warp", "warp.jax_kernel"),
+    ("warp.jax_kernel", "Python; machine code once in a CUDA graph", "warp", "warp.jax_kernel"),
     ("jax.pure_callback", "Python", "numba", "jax.pure_callback"),
     ("`a + b`, compiled by XLA", "XLA-generated code", "numba", "jax.numpy"),
 )
@@ -174,7 +174,7 @@ def draw(costs: Mapping[str, Sequence[float | None]], path: Path) -> None:
             bars = axis.barh(list(values), list(values.values()), color=colors)
             axis.bar_label(bars, [f" {number(value, 3)} µs" for value in values.values()], fontsize=9)
             axis.set(xscale="log", xlim=(min(values.values()) / 2, max(values.values()) * 8))
-            axis.set_title(f"a call of a kernel: {COLUMNS[column].title}", fontsize=10)
+            axis.set_title(f"one kernel call: {COLUMNS[column].title}", fontsize=10)
             axis.tick_params(labelsize=9)
         path.parent.mkdir(exist_ok=True)
         figure.savefig(path, metadata={"Description": json.dumps(costs), "Date": None})
