@@ -45,7 +45,8 @@ class Arithmetic(Format, abc.ABC):
 
     def __mul__(self, other: Any) -> Self:
         if isinstance(other, Format):
-            return _combined(self, "*", other, jnp.multiply, common=True)
+            product: Self = _combined(self, "*", other, jnp.multiply, common=True)
+            return product
         return self.with_data(entry_weights(self) * _factor_of(self, "*", other))
 
     __rmul__ = __mul__

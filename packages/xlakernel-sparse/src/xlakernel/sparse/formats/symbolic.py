@@ -98,7 +98,8 @@ def combine(caller: str, a: Any, b: Any, function: Callable[[Any, Any], Any], *,
 
 def _pairs(merged: Any) -> np.ndarray:
     """Return the numbers of a place in both matrices, ``(n, 2)``; 0 where a matrix lacks the place."""
-    return merged.data.view(np.int32).reshape(-1, 2)
+    pairs: np.ndarray = merged.data.view(np.int32).reshape(-1, 2)
+    return pairs
 
 
 def _combine_weights(
