@@ -138,3 +138,38 @@ def test_signals_during_a_kernel_with_objmode_are_not_lost():
         [sys.executable, "-W", "error", "-c", BLOCKS], capture_output=True, text=True, timeout=300, check=False
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
+
+
+# The signal comes in the kernel, before a ``print`` of values whose conversion runs Python.
+PRINTS = (
+    BLOCKS[: BLOCKS.index("@numba.njit\ndef without_arrays")]
+    + """
+@numba.njit
+def say(x, sent):
+    print("text", x, 1.5 + sent)
+
+@numba.njit
+def with_constants(x, out):
+    sent = send(int(x[0]))
+    print(True, 1, None, (1, 2.0), 1j, "text")
+    out[0] = sent
+
+@numba.njit
+def with_an_array(x, out):
+    sent = send(int(x[0]))
+    say(x, sent)
+    out[0] = sent
+"""
+    + BLOCKS[BLOCKS.index("\nfor kernel in") :].replace(
+        "(without_arrays, with_an_array)", "(with_constants, with_an_array)"
+    )
+)
+
+
+@pytest.mark.process
+def test_signals_before_a_kernel_prints_are_not_lost():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", PRINTS], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert set(done.stdout.splitlines()) == {"True 1 None (1, 2.0) 1j text", "text [0.] 1.5"}

@@ -28,7 +28,7 @@ from ..compiler import Compiler, Finish, FunctionKind
 from ..declarations import definition_of
 from .constants import private_arrays
 from .modules import ModuleCopy, reading
-from .objmode import signals_before_blocks
+from .signals import signals_before_python
 from .valued_types import has_value
 
 # Packages with special support in Numba.
@@ -111,7 +111,7 @@ class OwnCopies:
 
     @contextlib.contextmanager
     def compiling(self) -> Iterator[None]:
-        """Make Numba use copies of declared implementations and arrays, and handle signals before ``objmode``."""
+        """Make Numba use copies of declared implementations and arrays, and handle signals before Python runs."""
         with _abandoning_after_failure(), reading(self._snapshot):
             states = [(template, self._state_of(template)) for template in self._declarations.met]
         before = [(template, {name: vars(template)[name] for name in state}) for template, state in states]
@@ -125,7 +125,7 @@ class OwnCopies:
                 self._declarations.added_uninterrupted(),
                 self._declarations.internal_functions_anew(),
                 private_arrays(self._compiler.context, self._snapshot.array),
-                signals_before_blocks(),
+                signals_before_python(),
             ):
                 _finish(self._top)
                 yield
