@@ -173,3 +173,30 @@ def test_signals_before_a_kernel_prints_are_not_lost():
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert set(done.stdout.splitlines()) == {"True 1 None (1, 2.0) 1j text", "text [0.] 1.5"}
+
+
+# Plain Numba gives `PySys_FormatStdout` the null pointer of the string that cannot be encoded.
+SURROGATE = """
+import jax.numpy as jnp, numba
+from xlakernel.numba import numba_kernel
+
+@numba.njit
+def print_half_a_character(x, out):
+    out[0] = x[0]
+    print("text", chr(0xD800 + int(x[0])))
+
+try:
+    numba_kernel(print_half_a_character, outs=lambda x: x)(jnp.zeros(1)).block_until_ready()
+except Exception as error:
+    assert "surrogates not allowed" in str(error), error
+else:
+    print("no error")
+"""
+
+
+@pytest.mark.process
+def test_a_string_that_cannot_be_encoded_is_an_error():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", SURROGATE], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "text"), done.stdout + done.stderr

@@ -78,10 +78,15 @@ def _checked_conversions() -> Iterator[None]:
     before = PythonAPI.print_object, PythonAPI.err_write_unraisable
 
     def print_object(self: Any, obj: Any) -> None:
-        with self.builder.if_then(cgutils.is_not_null(self.builder, obj), likely=True):
+        builder = self.builder
+        # A tuple is made even if the conversion of an item raises.
+        converted = builder.and_(cgutils.is_not_null(builder, obj), cgutils.is_null(builder, self.err_occurred()))
+        with builder.if_then(converted, likely=True):
             text = self.object_str(obj)
-            with self.builder.if_then(cgutils.is_not_null(self.builder, text), likely=True):
-                self.sys_write_stdout(self.context.insert_const_string(self.module, "%s"), self.string_as_string(text))
+            with builder.if_then(cgutils.is_not_null(builder, text), likely=True):
+                encoded = self.string_as_string(text)
+                with builder.if_then(cgutils.is_not_null(builder, encoded), likely=True):  # null for lone surrogates
+                    self.sys_write_stdout(self.context.insert_const_string(self.module, "%s"), encoded)
                 self.decref(text)
 
     def keep(self: Any, obj: Any) -> None:
