@@ -242,3 +242,12 @@ def test_a_symbolic_number_of_vectors():
 def test_an_infinite_complex_number_is_kept():
     found = BinaryArray(jnp.array([True, False])) @ jnp.array([[complex(np.inf, 1)], [1]])
     np.testing.assert_array_equal(found, [complex(np.inf, 1)])
+
+
+def test_programs_for_a_gpu_are_exported_for_any_extents():
+    """The kernels for a GPU need known extents; other programs are those of plain JAX."""
+    rows, columns = symbolic_shape("m, n")
+    struct = jax.ShapeDtypeStruct
+    given = struct((rows, columns), "float32"), struct((columns,), bool)
+    exported = jax.export.export(jax.jit(binary_densemv), platforms=["cuda"])(*given)
+    assert exported.platforms == ("cuda",)

@@ -32,6 +32,7 @@ _TOGETHER = (1, 8, 32)  #: how many vectors a block can have
 _UNROLLED = 128  #: about the most terms that a thread adds in unrolled loops, which keep its sums in registers
 _ROOM = 4096  # events that a block lists at a time
 _ROWS = 4  # rows of the matrix that a warp processes at a time
+_MOST_EVENTS = 2**31 - 1  # their numbers in the list are of 32 bits
 _LEAST = 64  # events of a block, at least
 _BLOCKS = 4  # blocks of the grid for each multiprocessor, about
 
@@ -188,11 +189,16 @@ def dense_product(outs: Sequence[jax.ShapeDtypeStruct], *, operand: str, across:
     """
     (out,) = outs
     count, lines = out.shape
+    plain = reference.dense_product(outs, operand=operand, across=across)
+    if not all(isinstance(extent, int) for extent in out.shape):  # of a program that is exported for any shape
+        return plain
     together = next((each for each in _TOGETHER if count <= each), None)
     if together is None or (across and count > 1):
-        return reference.dense_product(outs, operand=operand, across=across)
+        return plain
 
     def multiply(matrix: Any, x: Any) -> Any:
+        if not isinstance(x.shape[1], int) or x.shape[1] > _MOST_EVENTS:
+            return plain(matrix, x)
         if not out.size or not x.size:
             return jnp.zeros(out.shape, out.dtype)
         wanted = _BLOCKS * multiprocessors()

@@ -36,7 +36,8 @@ DENSE_PRODUCTS = {operand: _operator(operand) for operand in (BINARY, WEIGHTED)}
 def binary_densemv(weights: Any, spikes: Any, *, transpose: bool = False, backend: str | None = None) -> jax.Array:
     """Multiply a dense matrix by a vector of events: ``weights @ spikes``, or ``spikes @ weights`` if *transpose*.
 
-    If few events are active, only the columns, or rows, of active events are read. Inactive events add nothing to the
+    If few events are active, only the columns, or rows, of active events are read; under `jax.vmap`, a GPU may read the
+    whole matrix, see `binary_densemm`. Inactive events add nothing to the
     product, nor to its derivatives with respect to the weights, even where a weight, tangent or cotangent is infinite
     or NaN. With respect to the events, the product is differentiated as if they were a dense operand.
     ``BinaryArray(spikes) @ weights`` is the product if *transpose*.
