@@ -232,3 +232,12 @@ def test_places_of_elements_under_jit(kind, build, odd):
     empty = kind.from_dense(np.zeros((3, 2), np.float32))
     assert [along.shape for along in empty.nonzero()] == [(0,), (0,)]
     assert [along.tolist() for along in empty.nonzero(size=2)] == [[3, 3], [2, 2]]
+
+
+def test_a_single_zero_among_many_places():
+    """float32 does not tell the numbers of places and of stored elements apart."""
+    rows = columns = 4097
+    indptr = np.append(np.arange(rows) * columns, rows * columns - 1)
+    indices = np.tile(np.arange(columns, dtype=np.int32), rows)[:-1]
+    matrix = CSR((jnp.ones(1), indices, indptr.astype(np.int32)), (rows, columns))
+    assert matrix.min() == 0 and (-matrix).max() == 0

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
-from xlakernel.core.errors import ShapeError, StructureError
+from xlakernel.core.errors import DtypeError, InputError, ShapeError, StructureError
 from xlakernel.sparse import COO, CSC, CSR
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -105,3 +105,54 @@ def test_shapes_must_fit(kind, matrix):
             operate()
     with pytest.raises(ShapeError, match=r"@ .*: the shapes are \(5, 4\) and \(3, 4\); expected as many columns"):
         matrix @ other
+
+
+def test_structures_of_results_are_known_under_jit(kind, build, odd):
+    a, b = build(kind, odd), build(CSR, odd[2:])
+    c = kind.from_dense(np.arange(20, dtype=np.float32).reshape(5, 4))
+    w = jnp.arange(1.0, 11)
+    for operation in (lambda w: a.with_data(w) + b + c, lambda w: a.with_data(w) @ b.T @ c, lambda w: (a + b) * c):
+        assert_allclose(jax.jit(lambda w, f=operation: f(w).todense())(w), operation(w).todense(), rtol=1e-6)
+    scaled = jax.jit(lambda w: (c.with_data(w) * c).data)  # entries that are sorted, of one structure
+    assert_array_equal(scaled(c.data), c.data**2)
+
+
+def test_results_under_jit_have_the_structure_of_eager_ones():
+    """Also where a sum of products, or a weight, is zero."""
+    a = CSR.from_dense(np.array([[1, -1]], np.float32))
+    b = CSR((jnp.array([1.0, 1.0, 0.0]), jnp.array([0, 0, 1]), jnp.array([0, 1, 3])), (2, 2))
+    for dtype in ("float32", "float16", "int8"):
+        product = a.astype(dtype) @ b.astype(dtype)
+        assert product.indices.tolist() == [0, 1] and product.data.tolist() == [0, 0]
+    traced = jax.jit(lambda w: (a.with_data(w) @ b).data)(a.data)
+    assert_array_equal((a @ b).with_data(traced).todense(), [[0, 0]])
+
+
+@each_operation
+def test_batches_are_refused(kind, build, odd, name):
+    a, b = build(kind, odd), build(CSR, odd[2:])
+    for batch in (a._like(data=jnp.stack([a.data] * 3)), jax.tree.map(lambda leaf: jnp.stack([leaf] * 3), a)):
+        for operate in (lambda m=batch: OPERATIONS[name][0](m, b), lambda m=batch: OPERATIONS[name][0](b, m)):
+            with pytest.raises(ShapeError, match=r"a batch of matrices, with data of shape \(3, 10\)"):
+                operate()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_duplicates_of_half_precision_are_added_up_in_float32(dtype):
+    many = CSR((jnp.ones(4096, dtype), jnp.zeros(4096, jnp.int32), jnp.array([0, 4096])), (1, 1))
+    one = CSR.from_dense(np.zeros((1, 1)), nnz=1).astype(dtype)
+    for found in (many + one, one - (-many), many @ CSR.from_dense(jnp.ones((1, 1), dtype))):
+        assert found.dtype == dtype and found.todense()[0, 0] == 4096
+
+
+def test_padding_reaches_no_derivative_of_a_product(kind, build):
+    entries = [(0, 1, 2.0), (2, 3, 3.0)]
+    a, b = build(kind, entries), build(kind, entries)
+    b = b.with_data(b.data.at[2:].set(0))
+    assert jax.grad(lambda s: (b.with_data(b.data * s) * a).sum())(2.0) == 13
+
+
+@pytest.mark.parametrize("other", [np.ones((5, 4), np.longdouble), np.full((5, 4), "x")], ids=["wide", "text"])
+def test_dense_operands_are_checked(matrix, other):
+    with pytest.raises((DtypeError, InputError), match=r"\+ x: x is"):
+        matrix + other

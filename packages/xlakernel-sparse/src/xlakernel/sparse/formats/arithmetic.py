@@ -58,7 +58,7 @@ class Arithmetic(Format, abc.ABC):
         if _is_zero(other):
             return self
         if _is_dense(self, other):
-            return self.todense() + other
+            return self.todense() + as_array(f"{type(self).__name__} + x", "x", other)
         return _combined(self, "+", other, jnp.add, common=False)
 
     __radd__ = __add__  # `sum` begins with 0
@@ -67,7 +67,7 @@ class Arithmetic(Format, abc.ABC):
         if _is_zero(other):
             return self
         if _is_dense(self, other):
-            return self.todense() - other
+            return self.todense() - as_array(f"{type(self).__name__} - x", "x", other)
         return _combined(self, "-", other, jnp.subtract, common=False)
 
     def __rsub__(self, other: Any) -> Any:
@@ -192,7 +192,9 @@ def _combined(matrix: Any, sign: str, other: Any, function: Callable[[Any, Any],
         )
     # With duplicates, the product of sums is not the sum of products.
     if _have_same_structure(matrix, other) and (not common or _is_sorted(matrix)):
-        return matrix.with_data(function(matrix.data, other.data))
+        other._check_single()
+        weights = (entry_weights(matrix), entry_weights(other)) if common else (matrix.data, other.data)
+        return matrix.with_data(function(*weights))
     return combine(caller, matrix, other, function, common=common)
 
 
@@ -212,4 +214,7 @@ def _is_traced(array: Any) -> bool:
 
 def _is_sorted(matrix: Format) -> bool:
     """Return True if the entries are known to be at different places."""
-    return not any(map(_is_traced, matrix.structure)) and bool(matrix._ascends())
+    if any(map(_is_traced, matrix.structure)):
+        return False
+    with jax.ensure_compile_time_eval():
+        return bool(matrix._ascends())

@@ -332,7 +332,7 @@ def _extreme(matrix: Elements, method: str, axis: int | None, explicit: bool) ->
     elements = jnp.where(used, elements, jnp.asarray(worst, matrix.dtype))
     if axis is None:
         found = jnp.max(elements, initial=worst) if is_max else jnp.min(elements, initial=worst)
-        stored, places = jnp.sum(used), float(matrix.shape[0]) * matrix.shape[1]
+        stored, places = jnp.sum(used), matrix.shape[0] * matrix.shape[1]
     else:
         reduce = jax.ops.segment_max if is_max else jax.ops.segment_min
         line, places = matrix.coordinates()[1 - axis], matrix.shape[axis]
@@ -340,6 +340,8 @@ def _extreme(matrix: Elements, method: str, axis: int | None, explicit: bool) ->
         stored = jax.ops.segment_sum(used.astype(jnp.int32), line, matrix.shape[1 - axis])
     if explicit:
         return jnp.where(stored == 0, jnp.zeros((), matrix.dtype), found)
+    if places > np.iinfo(stored.dtype).max:  # more than there are entries
+        return better(found, jnp.zeros((), matrix.dtype))
     return jnp.where(stored < places, better(found, jnp.zeros((), matrix.dtype)), found)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ShapeError, StructureError
 
+from ..operators.dtypes import accumulator
 from .base import Format
 
 _BITS = 32  #: of the number of a place; two numbers are one integer of 64 bits, the first in the lower half
@@ -34,19 +35,20 @@ class Places(NamedTuple):
     place: np.ndarray | None
 
     def weights(self, matrix: Format) -> jax.Array:
-        """Return the weight of each place: the sum of the weights of its entries."""
+        """Return the weight of each place: the sum of the weights of its entries, in float32 for half precision."""
+        wide = accumulator(matrix.dtype)
         if matrix.homogeneous and matrix.nnz != 1:
             sorted_ = jnp.broadcast_to(matrix.data, self.order.shape)
         else:
             sorted_ = matrix.data[self.order]
-        if self.place is None:
-            return sorted_
-        return jnp.zeros(self.numbers.nnz, sorted_.dtype).at[self.place].add(sorted_)
+        sorted_ = sorted_.astype(wide)
+        return sorted_ if self.place is None else jnp.zeros(self.numbers.nnz, wide).at[self.place].add(sorted_)
 
 
 def _places_of(caller: str, matrix: Any) -> Places:
     import scipy.sparse
 
+    matrix._check_single()
     if any(isinstance(array, jax.core.Tracer) for array in matrix.structure):
         raise StructureError(
             f"{caller}: the places of the entries are traced, so the number of the result's entries is not known. "
@@ -93,7 +95,7 @@ def combine(caller: str, a: Any, b: Any, function: Callable[[Any, Any], Any], *,
         merged.data[~_pairs(merged).all(axis=1)] = 0
         merged.eliminate_zeros()
     data = _combined_weights(function, of_a.weights(a), of_b.weights(b), jnp.asarray(_pairs(merged)))
-    return _as(a, data, merged)
+    return _as(a, data.astype(jnp.result_type(a.dtype, b.dtype)), merged)
 
 
 def _pairs(merged: Any) -> np.ndarray:
@@ -117,7 +119,8 @@ _combined_weights = jit_when_eager(_combine_weights, static_argnums=0)
 def multiply(a: Any, b: Any) -> Any:
     """Return the product of two matrices, in the format of the first.
 
-    If weights are traced, the products of all pairs of entries are stored before they are added up.
+    Elements that are 0 keep their places. If weights are traced, the products of all pairs of entries are stored before
+    they are added up.
 
     Raises:
       ShapeError: if the shapes do not fit.
@@ -134,24 +137,24 @@ def multiply(a: Any, b: Any) -> Any:
     dtype = jnp.result_type(a.dtype, b.dtype)
     of_a, of_b = _places_of(caller, a), _places_of(caller, b)
     left, right = of_a.numbers, of_b.numbers
-    weights = of_a.weights(a).astype(dtype), of_b.weights(b).astype(dtype)
+    wide = accumulator(dtype)
+    weights = of_a.weights(a).astype(wide), of_b.weights(b).astype(wide)
     is_traced = any(isinstance(each, jax.core.Tracer) for each in weights)
     if not is_traced and np.dtype(dtype).kind in "iufc" and np.dtype(dtype).itemsize >= 4:
-        given = (
-            scipy.sparse.csr_array((np.asarray(of), numbers.indices, numbers.indptr), shape=numbers.shape)
-            for of, numbers in zip(weights, (left, right), strict=True)
-        )
-        first, second = given
-        product = first @ second
-        product.sort_indices()
-        return _as(a, jnp.asarray(product.data), product)
+        values = _scipy_product(*(_with_data(m, np.asarray(w)) for m, w in zip((left, right), weights, strict=True)))
+        # SciPy drops elements that are 0, which have places if weights are traced. Sums of ones are never 0.
+        places = _scipy_product(*(_with_data(numbers, np.ones(numbers.nnz)) for numbers in (left, right)))
+        if values.nnz == places.nnz:
+            return _as(a, jnp.asarray(values.data), places)
+        found = np.zeros(places.nnz, values.dtype)
+        found[np.searchsorted(_keys(places), _keys(values))] = values.data
+        return _as(a, jnp.asarray(found), places)
     counts = np.diff(right.indptr)[left.indices]  # entries of the second matrix for each of the first
     of_first = np.repeat(np.arange(left.nnz), counts)
     of_second = np.arange(of_first.size) + np.repeat(right.indptr[left.indices] - (np.cumsum(counts) - counts), counts)
     row = np.repeat(np.arange(left.shape[0], dtype=np.int64), np.diff(left.indptr))[of_first]
     keys, slot = np.unique(row * right.shape[1] + right.indices[of_second], return_inverse=True)
-    wide = jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
-    terms = (weights[0].astype(wide)[of_first]) * (weights[1].astype(wide)[of_second])
+    terms = weights[0][of_first] * weights[1][of_second]
     data = jnp.zeros(keys.size, wide).at[slot.reshape(-1)].add(terms).astype(dtype)
     extent = max(right.shape[1], 1)
     indptr = np.searchsorted(keys, np.arange(left.shape[0] + 1) * extent)
@@ -159,8 +162,30 @@ def multiply(a: Any, b: Any) -> Any:
     return _as(a, data, scipy.sparse.csr_array((np.ones(keys.size), keys % extent, indptr), shape=shape))
 
 
+def _with_data(matrix: Any, data: np.ndarray) -> Any:
+    return type(matrix)((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def _scipy_product(a: Any, b: Any) -> Any:
+    """Return the product of two CSR arrays of SciPy, with sorted indices."""
+    product = a @ b
+    product.sort_indices()
+    return product
+
+
+def _keys(matrix: Any) -> np.ndarray:
+    """Return the number of each entry's place, row by row, in a CSR array of SciPy; these ascend."""
+    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
+    keys: np.ndarray = rows * matrix.shape[1] + matrix.indices
+    return keys
+
+
 def _as(like: Any, data: jax.Array, structure: Any) -> Any:
     """Return the matrix of these weights with the structure of a CSR array of SciPy, in the format of *like*."""
     index = like.structure[0].dtype
-    arrays = data, jnp.asarray(structure.indices, index), jnp.asarray(structure.indptr, index)
-    return type(like)._of_lines(0, arrays, structure.shape)
+    with jax.ensure_compile_time_eval():  # the structure is known to further operations, also under jit
+        entries = jnp.arange(structure.nnz, dtype=jnp.int32)
+        arrays = entries, jnp.asarray(structure.indices, index), jnp.asarray(structure.indptr, index)
+        known = type(like)._of_lines(0, arrays, structure.shape)
+        order = np.asarray(known.data)
+    return known.with_data(data[order])

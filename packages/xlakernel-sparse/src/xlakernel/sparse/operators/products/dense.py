@@ -37,10 +37,10 @@ def binary_densemv(weights: Any, spikes: Any, *, transpose: bool = False, backen
     """Multiply a dense matrix by a vector of events: ``weights @ spikes``, or ``spikes @ weights`` if *transpose*.
 
     If few events are active, only the columns, or rows, of active events are read; under `jax.vmap`, a GPU may read the
-    whole matrix, see `binary_densemm`. Inactive events add nothing to the
-    product, nor to its derivatives with respect to the weights, even where a weight, tangent or cotangent is infinite
-    or NaN. With respect to the events, the product is differentiated as if they were a dense operand.
-    ``BinaryArray(spikes) @ weights`` is the product if *transpose*.
+    whole matrix, see `binary_densemm`. Inactive events add nothing to the product, nor to its derivatives with respect
+    to the weights, even where a weight, tangent or cotangent is infinite or NaN. With respect to the events, the
+    product is differentiated as if they were a dense operand. ``BinaryArray(spikes) @ weights`` is the product if
+    *transpose*.
 
     Args:
       weights: the matrix, ``(m, n)``, or ``(n, m)`` if *transpose*; integers, real or complex numbers.
