@@ -126,8 +126,6 @@ def multiply(a: Any, b: Any) -> Any:
       ShapeError: if the shapes do not fit.
       StructureError: if a structure is traced.
     """
-    import scipy.sparse
-
     caller = f"{type(a).__name__} @ {type(b).__name__}"
     if a.shape[1] != b.shape[0]:
         raise ShapeError(
@@ -136,30 +134,31 @@ def multiply(a: Any, b: Any) -> Any:
         )
     dtype = jnp.result_type(a.dtype, b.dtype)
     of_a, of_b = _places_of(caller, a), _places_of(caller, b)
-    left, right = of_a.numbers, of_b.numbers
     wide = accumulator(dtype)
     weights = of_a.weights(a).astype(wide), of_b.weights(b).astype(wide)
+    # Sums of ones are never 0: SciPy drops elements that are.
+    places = _scipy_product(*(_with_data(of.numbers, np.ones(of.numbers.nnz)) for of in (of_a, of_b)))
     is_traced = any(isinstance(each, jax.core.Tracer) for each in weights)
     if not is_traced and np.dtype(dtype).kind in "iufc" and np.dtype(dtype).itemsize >= 4:
-        values = _scipy_product(*(_with_data(m, np.asarray(w)) for m, w in zip((left, right), weights, strict=True)))
-        # SciPy drops elements that are 0, which have places if weights are traced. Sums of ones are never 0.
-        places = _scipy_product(*(_with_data(numbers, np.ones(numbers.nnz)) for numbers in (left, right)))
-        if values.nnz == places.nnz:
-            return _as(a, jnp.asarray(values.data), places)
-        found = np.zeros(places.nnz, values.dtype)
-        found[np.searchsorted(_keys(places), _keys(values))] = values.data
-        return _as(a, jnp.asarray(found), places)
-    counts = np.diff(right.indptr)[left.indices]  # entries of the second matrix for each of the first
-    of_first = np.repeat(np.arange(left.nnz), counts)
-    of_second = np.arange(of_first.size) + np.repeat(right.indptr[left.indices] - (np.cumsum(counts) - counts), counts)
-    row = np.repeat(np.arange(left.shape[0], dtype=np.int64), np.diff(left.indptr))[of_first]
-    keys, slot = np.unique(row * right.shape[1] + right.indices[of_second], return_inverse=True)
-    terms = weights[0][of_first] * weights[1][of_second]
-    data = jnp.zeros(keys.size, wide).at[slot.reshape(-1)].add(terms).astype(dtype)
-    extent = max(right.shape[1], 1)
-    indptr = np.searchsorted(keys, np.arange(left.shape[0] + 1) * extent)
-    shape = left.shape[0], right.shape[1]
-    return _as(a, data, scipy.sparse.csr_array((np.ones(keys.size), keys % extent, indptr), shape=shape))
+        values = _scipy_product(
+            *(_with_data(of.numbers, np.asarray(w)) for of, w in zip((of_a, of_b), weights, strict=True))
+        )
+        data = np.zeros(places.nnz, values.dtype)
+        data[np.searchsorted(_keys(places), _keys(values))] = values.data
+        return _as(a, jnp.asarray(data), places)
+    first, second, keys = _pairs_of_entries(of_a.numbers, of_b.numbers)
+    terms = weights[0][first] * weights[1][second]
+    sums = jnp.zeros(places.nnz, wide).at[np.searchsorted(_keys(places), keys)].add(terms)
+    return _as(a, sums.astype(dtype), places)
+
+
+def _pairs_of_entries(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the pairs of entries whose products a matrix product adds up, and where; see `_keys`."""
+    counts = np.diff(b.indptr)[a.indices]  # entries of the second matrix for each of the first
+    first = np.repeat(np.arange(a.nnz), counts)
+    second = np.arange(first.size) + np.repeat(b.indptr[a.indices] - (np.cumsum(counts) - counts), counts)
+    rows = np.repeat(np.arange(a.shape[0], dtype=np.int64), np.diff(a.indptr))
+    return first, second, rows[first] * b.shape[1] + b.indices[second]
 
 
 def _with_data(matrix: Any, data: np.ndarray) -> Any:
