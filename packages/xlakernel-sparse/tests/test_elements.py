@@ -144,6 +144,11 @@ def test_the_greater_and_the_smaller_of_elements_and_numbers(kind, build, odd):
     matrix = build(kind, odd)
     assert_array_equal(matrix.maximum(-1.5).toarray(), np.maximum(matrix.toarray(), -1.5))
     assert_array_equal(matrix.minimum(0).toarray(), np.minimum(matrix.toarray(), 0))
+    for dtype, low, high in (("int8", -128, 127), ("uint8", 0, 255)):
+        narrow = abs(matrix).astype(dtype)
+        assert_array_equal(narrow.maximum(-300).toarray(), np.maximum(narrow.toarray(), low))
+        assert_array_equal(narrow.minimum(300).toarray(), np.minimum(narrow.toarray(), high))
+        assert narrow.maximum(-300).dtype == narrow.minimum(300).dtype == dtype
     for method, wrong in (("maximum", 1), ("maximum", float("nan")), ("minimum", -1), ("minimum", matrix)):
         with pytest.raises(ArgumentError, match=f"{method}: other is .*; expected a number of at"):
             getattr(matrix, method)(wrong)

@@ -69,7 +69,7 @@ class Elements(Arithmetic, abc.ABC):
         """
         if not isinstance(other, _REALS) or not other <= 0:
             raise self._refusal("maximum", other, "a number of at most 0")
-        return self._map_real("maximum", jnp.maximum, other)
+        return self._map_real("maximum", jnp.maximum, _in_range(other, self.dtype))
 
     def minimum(self, other: float) -> Self:
         """Return the minimum of each element and a number.
@@ -83,7 +83,7 @@ class Elements(Arithmetic, abc.ABC):
         """
         if not isinstance(other, _REALS) or not other >= 0:
             raise self._refusal("minimum", other, "a number of at least 0")
-        return self._map_real("minimum", jnp.minimum, other)
+        return self._map_real("minimum", jnp.minimum, _in_range(other, self.dtype))
 
     @property
     def real(self) -> Self:
@@ -276,6 +276,13 @@ class Elements(Arithmetic, abc.ABC):
         padded = [jnp.append(along, extent) for along, extent in zip((row, column), self.shape, strict=True)]
         (entries,) = jnp.nonzero(is_nonzero, size=number, fill_value=self.nnz)
         return padded[0][entries], padded[1][entries]
+
+
+def _in_range(number: Any, dtype: Any) -> Any:
+    """Return the integer that is nearest to *number* in *dtype*, where JAX would wrap an integer of Python."""
+    if isinstance(number, int) and jnp.issubdtype(dtype, jnp.integer):
+        return max(int(np.iinfo(dtype).min), min(number, int(np.iinfo(dtype).max)))
+    return number
 
 
 def _is_nonzero(element: jax.Array) -> jax.Array:
