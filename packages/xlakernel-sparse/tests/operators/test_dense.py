@@ -63,6 +63,11 @@ PRODUCTS = {
     [
         *((dtype, product, "jax") for dtype in DTYPES for product in PRODUCTS),
         *((dtype, list(PRODUCTS)[i % 3], "numba") for i, dtype in enumerate(DTYPES)),
+        *(
+            pytest.param(dtype, product, "numba_cuda", marks=pytest.mark.gpu)
+            for dtype in DTYPES
+            for product in PRODUCTS
+        ),
     ],
 )
 def test_dtypes(dtype, product, backend, x64):
