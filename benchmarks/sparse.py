@@ -14,9 +14,7 @@ import dataclasses
 import functools
 import os
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,9 +36,10 @@ from _harness import (
     summary,
     write_json,
 )
+from _sparse_busy import measure_busy
 from _sparse_delays import delay_cases
 from _sparse_loops import Loop, in_brainevent, in_jit, in_program, on_device, on_host, time_loops
-from _sparse_marks import FIRST_CONVERSION, IN_GRAPH, TAIL, marks_of
+from _sparse_marks import FIRST_CONVERSION, IN_GRAPH, marks_of
 from _sparse_matrices import (
     RATES,
     SIZES,
@@ -275,38 +274,6 @@ def measure_scaling(setting: Setting) -> Part:
             cases[f"n = {size.n}, events @ CSR, {rate:.2g}"] = in_jit(right_events, matrix, x)
             cases[f"n = {size.n}, CSR @ events, prepared, {rate:.2g}"] = in_jit(left_events, matrix, x)
     return setting.part("cost against size and rate", cases, "scaling")
-
-
-CALLS = 3000  # single products
-
-
-def measure_busy(setting: Setting) -> Part:
-    """Time single products, alone and beside a process that keeps a core busy."""
-    matrix = uniform(Size(2000, 50))
-    x = jnp.ones(matrix.shape[1])
-    product = jax.jit(lambda x: matrix @ x)
-
-    def calls() -> list[float]:
-        seconds = []
-        for _ in range(CALLS):
-            start = time.perf_counter()
-            product(x).block_until_ready()
-            seconds.append(time.perf_counter() - start)
-        return seconds
-
-    calls()  # measures an iteration, too
-    cases = {"CSR @ x, 100 000 entries": calls()}
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
-        try:
-            time.sleep(1)
-            cases["CSR @ x, 100 000 entries, beside a busy process"] = calls()
-        finally:
-            busy.kill()  # it has no other end
-    marks = []
-    for name, seconds in cases.items():
-        tail = statistics.quantiles(seconds, n=100)[98] / statistics.median(seconds)
-        marks.append(Mark(f"{name}: 99th percentile over the median", tail, TAIL))
-    return Part("single calls", cases, marks)
 
 
 PARTS: dict[str, Callable[[Setting], Part]] = {
