@@ -341,10 +341,12 @@ def run(platform: str, only: list[str], rounds: int, out: Path | None) -> bool:
         size = SIZES[platform]
         matrix = uniform(size)
         setting = Setting(platform, size, rounds, matrix, matrix.prepare())
-        parts = {name: PARTS[name](setting) for name in only if platform == "cpu" or name not in OF_THE_CPU}
+        parts = {}
+        for name in only:
+            if platform == "cpu" or name not in OF_THE_CPU:
+                parts[name] = PARTS[name](setting)
+                print_table(f"{parts[name].title}, µs", summary(parts[name].seconds))
     load.append(os.getloadavg()[0])
-    for part in parts.values():
-        print_table(f"{part.title}, µs", summary(part.seconds))
     marks = [mark for part in parts.values() for mark in part.marks]
     holds = print_marks(marks)
     if out is not None:
