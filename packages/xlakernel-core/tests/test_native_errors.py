@@ -13,8 +13,10 @@ from numba import objmode
 from numpy.testing import assert_array_equal
 
 from xlakernel.core.ffi.abi import ERROR_CODES
-from xlakernel.core.native.machine.status import describe
-from xlakernel.core.native.machine.upcall import Upcall
+from xlakernel.core.gpu.python_call import _compile_entry
+from xlakernel.core.native.debugging.call_frame import api_of
+from xlakernel.core.native.machine.machine_code import NAME
+from xlakernel.core.native.machine.status import describe, new_error
 
 F32 = ("float32", 1)
 # JAX raises a ValueError where the program ran in the calling thread, and its own error where it did not.
@@ -214,19 +216,44 @@ def test_an_exception_whose_text_cannot_be_read_has_its_type():
     )
 
 
-@pytest.mark.parametrize(("raised", "stored"), [(None, 1), (KeyboardInterrupt, 0), (RuntimeError, 2)])
-def test_a_result_is_stored_only_at_the_end_of_the_function(monkeypatch, raised, stored):
-    def function(argument):
-        assert argument == 7
+def call_python(function):
+    """Run a program that calls *function* with the address of the call frame, and a second address, 0."""
+    code = _compile_entry(function, has_stream=False)
+    name = f"xlakernel_test_{id(code)}"
+    jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(ctypes.c_void_p(code.address_of(NAME))), platform="cpu")
+    call = jax.ffi.ffi_call(name, jax.ShapeDtypeStruct((2,), jnp.float32), has_side_effect=True)
+    try:
+        jax.jit(call)().block_until_ready()
+        for _ in range(1000):  # Python runs signal handlers between statements
+            pass
+    finally:
+        KEPT.append(code)
+
+
+KEPT = []
+
+
+@pytest.mark.parametrize("raised", [None, KeyboardInterrupt, TimeoutError])
+def test_exceptions_of_python_that_machine_code_calls(monkeypatch, raised):
+    def function(frame, other):
+        assert frame
+        assert other == 0
         if raised is not None:
             raise raised
 
     ignored = []
-    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
-    outcome = ctypes.c_int64(-1)
-    upcall = Upcall(function, ctypes.c_int64)
-    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(upcall.address)
-    outcome.value = 0  # as machine code leaves it
-    call(ctypes.addressof(outcome), 7)
-    assert outcome.value == stored
-    assert len(ignored) == (raised is RuntimeError)
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: ignored.append(found.exc_type))
+    if raised is None:
+        call_python(function)
+    elif raised is KeyboardInterrupt:
+        with pytest.raises(KeyboardInterrupt):
+            call_python(function)
+    else:
+        with pytest.raises(RAISED, match="raised an exception; Python wrote the exception to stderr"):
+            call_python(function)
+    assert ignored == ([TimeoutError] if raised is TimeoutError else [])
+
+
+def test_an_error_that_python_returns_to_machine_code():
+    with pytest.raises(RAISED, match="the text"):
+        call_python(lambda frame, _: new_error(api_of(frame), "the text", ERROR_CODES["INVALID_ARGUMENT"]))

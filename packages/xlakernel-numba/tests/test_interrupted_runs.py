@@ -6,14 +6,18 @@ import sys
 import pytest
 from helper_kinds import needs_objmode_without_pickles
 
-# Ctrl-C comes when the first kernel ends, and takes effect in the Python of the second one, or later.
+# A signal comes when the first kernel ends, and its handler runs in the Python of the second one, or later.
 KERNELS = """
 import ctypes, signal
 import jax, jax.numpy as jnp, numba
 from xlakernel.core import debug_mode
 from xlakernel.numba import numba_kernel
 
+def limit(number, frame):
+    raise TimeoutError("time limit")
+
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+signal.signal(signal.SIGALRM, limit)
 send = getattr(ctypes.CDLL(None), "raise")
 send.argtypes, send.restype = [ctypes.c_int], ctypes.c_int
 
@@ -66,20 +70,21 @@ for kernel in (double, fail, fail_in_a_loop, print_it, ask):
         with debug_mode(kernel is double):
             return second(before)
 
-    try:
-        run(jnp.zeros(1)).block_until_ready()  # signal 0 does nothing
-        run(jnp.full(1, float(signal.SIGINT))).block_until_ready()
-        for _ in range(1000): pass
-    except KeyboardInterrupt:
-        seen.append(kernel)
-    else:
-        print("lost:", kernel)
-assert len(seen) == 5
+    run(jnp.zeros(1)).block_until_ready()  # signal 0 does nothing
+    for number, expected in ((signal.SIGINT, KeyboardInterrupt), (signal.SIGALRM, jax.errors.JaxRuntimeError)):
+        try:
+            run(jnp.full(1, float(number))).block_until_ready()
+            for _ in range(1000): pass
+        except expected:
+            seen.append((kernel, number))
+        else:
+            print("lost:", kernel, number)
+assert len(seen) == 10
 """
 
 
 @pytest.mark.process
-def test_ctrl_c_reaches_the_program_from_kernels_that_run_python():
+def test_signals_reach_the_program_from_kernels_that_run_python():
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", KERNELS], capture_output=True, text=True, timeout=300, check=False
     )

@@ -7,7 +7,6 @@ handler holds the GIL during a call and has no state between calls.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import itertools
 import math
 import threading
@@ -62,12 +61,12 @@ def build_python_handler(
                 f"{', '.join(abi.DATA_TYPES)}. Cast before and after the call, or view it as one of them."
             )
     call = _PythonCall(launchable, observer, stream)
-    code = _compile_entry(call.upcall.address, has_stream=stream is None)
+    code = _compile_entry(call.upcall, has_stream=stream is None)
     return Handler(code.address_of(NAME), (code, call))
 
 
 @global_compiler_lock
-def _compile_entry(upcall: int, *, has_stream: bool) -> MachineCode:
+def _compile_entry(upcall: Upcall, *, has_stream: bool) -> MachineCode:
     """Return machine code that answers the handshake, or passes the call frame and the call's stream to *upcall*."""
     module = new_module(cpu_target.target_context)
     function, builder = new_function(module, "", ir.FunctionType(POINTER, [POINTER]), linkage="external")
@@ -89,12 +88,12 @@ class _PythonCall:
         self.launchable = launchable
         self.observer = observer
         self.stream = stream
-        self.upcall = Upcall(self._answer, ctypes.c_void_p, ctypes.c_void_p)
+        self.upcall = self._answer
 
-    def _answer(self, frame: int, stream: int | None) -> int | None:
+    def _answer(self, frame: int, stream: int) -> int | None:
         """Return an XLA_FFI_Error, or None on success."""
         try:
-            self._call(frame, stream or 0)
+            self._call(frame, stream)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions

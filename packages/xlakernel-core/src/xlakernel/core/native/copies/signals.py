@@ -74,8 +74,13 @@ def _lower_print(lower: Any, inst: Any) -> None:
 
 @contextlib.contextmanager
 def _checked_conversions() -> Iterator[None]:
-    """In this context, Numba emits tests for null pointers in ``print``, and keeps the exception of a conversion."""
-    before = PythonAPI.print_object, PythonAPI.err_write_unraisable
+    """In this context, Numba emits tests for null pointers in ``print``, and keeps the exception of a conversion.
+
+    Constants are read from the kernel's environment. Unpickling runs Python, where a signal handler can raise, and
+    Numba does not test the result.
+    """
+    replaced = ("print_object", "err_write_unraisable", "serialize_object", "unserialize")
+    before = {name: getattr(PythonAPI, name) for name in replaced}
 
     def print_object(self: Any, obj: Any) -> None:
         builder = self.builder
@@ -92,8 +97,23 @@ def _checked_conversions() -> Iterator[None]:
     def keep(self: Any, obj: Any) -> None:
         """Emit nothing: the exception stays set."""
 
-    PythonAPI.print_object, PythonAPI.err_write_unraisable = print_object, keep
+    def serialize_object(self: Any, obj: Any) -> Any:
+        pickled = before["serialize_object"](self, obj)
+        objects[pickled] = obj
+        return pickled
+
+    def unserialize(self: Any, pickled: Any) -> Any:
+        environment = self.context.get_env_manager(self.builder)
+        constant = environment.read_const(environment.add_const(objects[pickled]))
+        self.incref(constant)
+        return constant
+
+    objects: dict[Any, Any] = {}  # by the LLVM value of the pickled object
+    instead = (print_object, keep, serialize_object, unserialize)
     try:
+        for name, function in zip(replaced, instead, strict=True):
+            setattr(PythonAPI, name, function)
         yield
     finally:
-        PythonAPI.print_object, PythonAPI.err_write_unraisable = before
+        for name, function in before.items():
+            setattr(PythonAPI, name, function)

@@ -26,9 +26,9 @@ from llvmlite import ir
 
 from ...ffi import abi
 from ..arguments import Argument
-from ..machine.frame import POINTER, load
+from ..machine.frame import load
 from ..machine.status import CallError, describe, new_error
-from ..machine.upcall import Upcall, emit_upcall
+from ..machine.upcall import emit_upcall
 from .call_frame import ArrayView, FrameCopy, api_of, arrays_of
 from .copies import POISONS, Copies, part_of, poison
 from .memory import HostMemory, Memory
@@ -161,13 +161,12 @@ class HandlerObserver(Observer):
         super().__init__(kernel, place, once=once)
         self.arguments = arguments
         self.out_of_bounds = out_of_bounds
-        # Called by machine code: the handler keeps this object alive.
-        self._upcall = Upcall(self._call, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+        self._upcall = self._call  # called by machine code, as long as the handler keeps this object alive
 
     def emit_call(self, builder: ir.IRBuilder, run: Any, frame: Any, total: Any) -> Any:
         """Emit a call that checks ``run(frame, total)``; return the ``XLA_FFI_Error``."""
         api = load(builder, frame, abi.CALL_FRAME, "api")
-        return emit_upcall(builder, self._upcall.address, [frame, total, builder.bitcast(run, POINTER)], api)
+        return emit_upcall(builder, self._upcall, [frame, total, run], api)
 
     def _call(self, frame: int, total: int, run: int) -> int | None:
         # ctypes releases the GIL around calls of this function.

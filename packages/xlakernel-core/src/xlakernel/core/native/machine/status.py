@@ -14,7 +14,7 @@ from numba.core import cgutils
 from ...ffi import abi
 from . import gate
 from .frame import I32, NULL, POINTER, VOID, call_symbol, create_error
-from .upcall import Upcall, emit_upcall_inside
+from .upcall import emit_upcall_inside
 
 _CODES = (
     (NotImplementedError, "UNIMPLEMENTED"),
@@ -81,10 +81,15 @@ class _ErrorCreateArgs(ctypes.Structure):
     ]
 
 
-def report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
-    """Return a new ``XLA_FFI_Error`` for the exception at address *unpacked*.
+def report(api: int, unpacked: int, kernel: int, place: int) -> int | None:
+    """Return a new ``XLA_FFI_Error`` for a kernel's exception.
 
-    The object there is an exception, or a tuple (class, arguments, location) as Numba's calling convention makes it.
+    Args:
+      api: the address of XLA's table of functions.
+      unpacked: the address of an exception, or of a tuple (class, arguments, location) as Numba's calling convention
+        makes it.
+      kernel: the address of the kernel's name, which ends with NUL.
+      place: the address of the name of its place in the source.
 
     Raises:
       KeyboardInterrupt: if the exception is one, because of Ctrl-C while the kernel ran Python.
@@ -95,20 +100,18 @@ def report(api: int, unpacked: int, kernel: bytes, place: bytes) -> int | None:
     if isinstance(exception, KeyboardInterrupt):
         raise exception
     location = None
+    who, where = (ctypes.string_at(text).decode() for text in (kernel, place))
     try:
         if not isinstance(exception, BaseException):
             kind, arguments, location = exception
             exception = kind(*(arguments or ()))
-        message, code = describe(exception, kernel.decode(), place.decode(), location)
+        message, code = describe(exception, who, where, location)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions
-        message = f"kernel {kernel.decode()} failed, and so did reading its exception: {error!r}"
+        message = f"kernel {who} failed, and so did reading its exception: {error!r}"
         code = abi.ERROR_CODES["INTERNAL"]
     return new_error(api, message, code)
-
-
-_new_error = Upcall(report, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
 
 
 def new_error(api: int, message: str, code: int) -> int | None:
@@ -167,7 +170,7 @@ def _emit_error_inside(context: Any, builder: ir.IRBuilder, status: Any, api: An
     with builder.if_then(cgutils.is_not_null(builder, found)):
         texts = [context.insert_const_string(builder.module, text) for text in (kernel, place)]
         args = [api, builder.bitcast(found, POINTER), *texts]
-        builder.store(emit_upcall_inside(builder, _new_error.address, args, api), error)
+        builder.store(emit_upcall_inside(builder, report, args, api), error)
         python.decref(found)
     with builder.if_then(cgutils.is_null(builder, builder.load(error)), likely=False):
         python.err_clear()

@@ -1,15 +1,13 @@
-"""Python functions that machine code calls, and the signals that arrive during such a call.
+"""Calls of Python functions from machine code, and the signals that arrive during such a call.
 
-Python runs signal handlers in the main thread at the start of any bytecode. Ctrl-C can therefore raise before the first
-statement of an upcall, where no ``try`` catches it. For this reason an upcall stores its result in memory at its end
-instead of returning it. If nothing is stored, the call fails with an error, and the signal is raised again for the
-program that made the call. Python prints any other exception, and the call fails with an error that says so.
+Python runs signal handlers in the main thread, at the start of any function. A handler can therefore raise before the
+first statement of the function that machine code calls, where no ``try`` catches the exception. If a call raises
+KeyboardInterrupt, it fails with an error, and the main thread raises the exception again after the program. Python
+prints any other exception, and the call fails with an error that says so.
 """
 
 from __future__ import annotations
 
-import ctypes
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,62 +16,50 @@ from numba.core import cgutils
 
 from ...ffi import abi
 from . import gate
-from .frame import I32, I64, NULL, POINTER, VOID, call_symbol, create_error, i64
+from .frame import I32, I64, NULL, POINTER, VOID, call_symbol, create_error
 from .machine_code import pointer_to
 
-# Results besides the address of an error: no error, and an error that could not be created.
-_DONE, _FAILED = 1, 2
+#: A function for machine code to call. Arguments are integers of 64 bits, among them addresses. The result is the
+#: address of an ``XLA_FFI_Error``, or None.
+Upcall = Callable[..., "int | None"]
 
 _INTERRUPTED = "xlakernel: the call was interrupted"
-_HANDLER = "xlakernel: a signal handler raised an exception before the call; Python wrote the exception to stderr"
-_UNKNOWN = "xlakernel: the call failed, and so did the description of its error, which Python wrote to stderr"
+_FAILED = (
+    "xlakernel: the call ended because a signal handler, or a call of Python, raised an exception; Python wrote the "
+    "exception to stderr"
+)
 
 
-class Upcall:
-    """A Python function for machine code to call.
-
-    Args:
-      function: returns the address of an ``XLA_FFI_Error``, or None.
-      parameters: the ctypes types of the function's arguments: integers and pointers of 64 bits.
-
-    Attributes:
-      address: the address of the C function, valid as long as this object lives.
-    """
-
-    def __init__(self, function: Callable[..., int | None], *parameters: Any) -> None:
-        def call(result: int, *args: Any) -> None:
-            outcome = ctypes.c_int64.from_address(result)
-            try:
-                outcome.value = function(*args) or _DONE
-            except BaseException as error:
-                if not (isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()):
-                    outcome.value = _FAILED
-                    raise
-
-        self._call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, *parameters)(call)
-        self.address: int = ctypes.cast(self._call, ctypes.c_void_p).value or 0
-
-
-def emit_upcall(builder: ir.IRBuilder, function: Any, args: list[Any], api: Any) -> Any:
+def emit_upcall(builder: ir.IRBuilder, function: Upcall | ir.Value, args: list[Any], api: Any) -> Any:
     """Emit a call of a Python function inside the `gate`; return the ``XLA_FFI_Error``, or null.
 
     Args:
       builder: where to emit. The emitted function returns an error if the gate is closed.
-      function: the address of an `Upcall`, as a number or an LLVM value.
-      args: the function's arguments, as LLVM values.
+      function: an `Upcall`, which the caller keeps alive, or its address (its `id`) as an LLVM value.
+      args: the function's arguments, as LLVM values: pointers, and integers of 64 bits.
       api: the table of XLA's functions.
     """
     with gate.entered(builder, api):
         return emit_upcall_inside(builder, function, args, api)
 
 
-def emit_upcall_inside(builder: ir.IRBuilder, function: Any, args: list[Any], api: Any) -> Any:
+def emit_upcall_inside(builder: ir.IRBuilder, function: Upcall | ir.Value, args: list[Any], api: Any) -> Any:
     """Emit the call of `emit_upcall` in code that is inside the gate."""
-    with builder.goto_entry_block():
-        result = builder.alloca(I64)
-    error = cgutils.alloca_once_value(builder, emit_signals(builder, api))
-    with builder.if_then(cgutils.is_null(builder, builder.load(error)), likely=True):
-        builder.store(_emit_call(builder, function, args, api, result), error)
+    error = cgutils.alloca_once_value(builder, NULL)
+    pointer = function if isinstance(function, ir.Value) else pointer_to(builder, id(function))
+    numbers = [argument if argument.type == I64 else builder.ptrtoint(argument, I64) for argument in args]
+    kind = ir.FunctionType(POINTER, [POINTER, POINTER], var_arg=True)
+    call = cgutils.get_or_insert_function(builder.module, kind, "PyObject_CallFunction")
+    gil = call_symbol(builder, "PyGILState_Ensure", I32)
+    result = builder.call(call, [pointer, _text(builder, "L" * len(numbers)), *numbers])
+    with builder.if_else(cgutils.is_null(builder, result), likely=False) as (raised, returned):
+        with raised:
+            builder.store(_emit_raised(builder, api), error)
+        with returned:
+            with builder.if_then(builder.icmp_unsigned("!=", result, pointer_to(builder, id(None)))):
+                builder.store(call_symbol(builder, "PyLong_AsVoidPtr", POINTER, result), error)
+            call_symbol(builder, "Py_DecRef", VOID, result)
+    call_symbol(builder, "PyGILState_Release", VOID, gil)
     return builder.load(error)
 
 
@@ -88,41 +74,31 @@ def emit_signals(builder: ir.IRBuilder, api: Any) -> Any:
         gil = call_symbol(builder, "PyGILState_Ensure", I32)
         raised = cgutils.is_not_null(builder, call_symbol(builder, "PyErr_CheckSignals", I32))
         with builder.if_then(raised, likely=False):
-            interrupt = pointer_to(builder, id(KeyboardInterrupt))
-            matches = call_symbol(builder, "PyErr_ExceptionMatches", I32, interrupt)
-            with builder.if_else(cgutils.is_not_null(builder, matches)) as (interrupted, other):
-                with interrupted:
-                    call_symbol(builder, "PyErr_Clear", VOID)
-                    builder.store(_emit_interrupt(builder, api), error)
-                with other:
-                    call_symbol(builder, "PyErr_WriteUnraisable", VOID, NULL)
-                    builder.store(_error(builder, api, _HANDLER, "CANCELLED"), error)
+            builder.store(_emit_raised(builder, api), error)
         call_symbol(builder, "PyGILState_Release", VOID, gil)
     return builder.load(error)
 
 
-def _emit_call(builder: ir.IRBuilder, function: Any, args: list[Any], api: Any, result: Any) -> Any:
-    builder.store(i64(0), result)
-    pointer = pointer_to(builder, function) if isinstance(function, int) else function
-    kind = ir.FunctionType(VOID, [POINTER, *(argument.type for argument in args)]).as_pointer()
-    builder.call(builder.bitcast(pointer, kind), [builder.bitcast(result, POINTER), *args])
-    found = builder.load(result)
-    error = cgutils.alloca_once_value(builder, builder.inttoptr(found, POINTER))
-    with builder.if_then(builder.icmp_signed("==", found, i64(_DONE))):
-        builder.store(NULL, error)
-    with builder.if_then(builder.icmp_signed("==", found, i64(_FAILED)), likely=False):
-        builder.store(_error(builder, api, _UNKNOWN, "INTERNAL"), error)
-    with builder.if_then(builder.icmp_signed("==", found, i64(0)), likely=False):
-        builder.store(_emit_interrupt(builder, api), error)
+def _emit_raised(builder: ir.IRBuilder, api: Any) -> Any:
+    """Emit the handling of the exception that is set; return the call's ``XLA_FFI_Error``."""
+    error = cgutils.alloca_once_value(builder, NULL)
+    interrupt = pointer_to(builder, id(KeyboardInterrupt))
+    matches = call_symbol(builder, "PyErr_ExceptionMatches", I32, interrupt)
+    with builder.if_else(cgutils.is_not_null(builder, matches)) as (interrupted, other):
+        with interrupted:
+            call_symbol(builder, "PyErr_Clear", VOID)
+            call_symbol(builder, "PyErr_SetInterrupt", VOID)  # the main thread raises it once it runs Python
+            builder.store(_error(builder, api, _INTERRUPTED), error)
+        with other:
+            call_symbol(builder, "PyErr_WriteUnraisable", VOID, NULL)
+            builder.store(_error(builder, api, _FAILED), error)
     return builder.load(error)
 
 
-def _emit_interrupt(builder: ir.IRBuilder, api: Any) -> Any:
-    """Emit a new Ctrl-C, which the main thread raises once it runs Python; return the call's ``XLA_FFI_Error``."""
-    call_symbol(builder, "PyErr_SetInterrupt", VOID)
-    return _error(builder, api, _INTERRUPTED, "CANCELLED")
+def _error(builder: ir.IRBuilder, api: Any, message: str) -> Any:
+    return create_error(builder, api, _text(builder, message), ir.Constant(I32, abi.ERROR_CODES["CANCELLED"]))
 
 
-def _error(builder: ir.IRBuilder, api: Any, message: str, code: str) -> Any:
-    text = cgutils.global_constant(builder, "xlakernel_upcall", cgutils.make_bytearray(f"{message}\0".encode()))
-    return create_error(builder, api, builder.bitcast(text, POINTER), ir.Constant(I32, abi.ERROR_CODES[code]))
+def _text(builder: ir.IRBuilder, text: str) -> Any:
+    constant = cgutils.global_constant(builder, "xlakernel_upcall", cgutils.make_bytearray(f"{text}\0".encode()))
+    return builder.bitcast(constant, POINTER)

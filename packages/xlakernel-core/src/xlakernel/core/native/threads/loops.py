@@ -29,7 +29,7 @@ from ..machine import gate
 from ..machine.frame import I32, I64, NULL, POINTER, VOID, address_of_word, call_symbol, i64, load, store
 from ..machine.machine_code import NAME, MachineCode, load_module, new_function, new_module, pointer_to
 from ..machine.status import report
-from ..machine.upcall import Upcall, emit_upcall_inside
+from ..machine.upcall import emit_upcall_inside
 from . import pool
 from .pool import clock, count_threads, lap, maximum, minimum
 
@@ -324,7 +324,7 @@ def _emit_record(module: ir.Module) -> None:
     # A nested loop may have failed before.
     with builder.if_then(cgutils.is_null(builder, load(builder, region, REGION, "error"))):
         api = load(builder, region, REGION, "api")
-        error = emit_upcall_inside(builder, _new_error.address, [region, function.args[0]], api)
+        error = emit_upcall_inside(builder, _describe, [region, function.args[0]], api)
         store(builder, region, REGION, "error", error)
     builder.ret_void()
 
@@ -334,7 +334,4 @@ def _describe(region: int, unpacked: int) -> int | None:
     api, kernel, place = (
         ctypes.c_void_p.from_address(region + REGION[name]).value or 0 for name in ("api", "kernel", "place")
     )
-    return report(api, unpacked, ctypes.string_at(kernel), ctypes.string_at(place))
-
-
-_new_error = Upcall(_describe, ctypes.c_void_p, ctypes.c_void_p)
+    return report(api, unpacked, kernel, place)
