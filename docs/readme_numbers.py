@@ -61,7 +61,7 @@ ROWS = (
     ("xlakernel, Warp", "machine code", "warp", "xlakernel, jax_kernel"),
     ("XLA FFI handler in C++", "machine code", "numba", "C++ handler"),
     ("brainevent", "Python", "numba", "brainevent"),
-    ("warp.jax_kernel", "Python; in a CUDA graph, machine code", "warp", "warp.jax_kernel"),
+    ("warp.jax_kernel", "Python, or machine code in a CUDA graph", "warp", "warp.jax_kernel"),
     ("jax.pure_callback", "Python", "numba", "jax.pure_callback"),
     ("`a + b`, compiled by XLA", "XLA-generated code", "numba", "jax.numpy"),
 )
