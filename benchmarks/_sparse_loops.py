@@ -17,7 +17,7 @@ from xlakernel.sparse import CSR, ProceduralMatrix
 #: ``run(calls)`` multiplies that often, by one operand after the other, and waits; a multiple of `OPERANDS`.
 Loop = Callable[[int], None]
 
-IN_A_PROGRAM = 8 * OPERANDS  #: products
+IN_A_PROGRAM = 4 * OPERANDS  #: products
 GREATEST = 1e30  #: greater than any element of a product
 SECONDS = 0.03  #: how long one measurement of a case takes, if a call is not longer
 
@@ -49,17 +49,18 @@ def in_jit(product: Callable[[Any, jax.Array], jax.Array], matrix: Any, operands
 def in_program(product: Callable[[Any, Any], Any], matrix: Any, operands: jax.Array) -> Loop:
     """Return a loop over programs of up to `IN_A_PROGRAM` products, each of which a GPU runs as a CUDA graph.
 
-    Each product waits for the one before: its operand is set at one place, by another kernel of the graph.
+    Each product waits for the one before: its operand is set at one place, by another kernel of the graph. The operand
+    stays in its memory: if an address changes between two runs, the graph is updated, node by node.
     """
 
-    @functools.partial(jax.jit, static_argnums=2)
+    @functools.partial(jax.jit, static_argnums=2, donate_argnums=1)
     def run(matrix: Any, x: jax.Array, products: int) -> jax.Array:
         for _ in range(products):
             x = x.at[0].set(product(matrix, x)[0] > GREATEST)
         return x
 
     def loop(calls: int) -> None:
-        x = operands[0]
+        x = operands[0] + False  # a copy: it is donated
         for _ in range(calls // IN_A_PROGRAM):
             x = run(matrix, x, IN_A_PROGRAM)
         if calls % IN_A_PROGRAM:
