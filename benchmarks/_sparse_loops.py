@@ -60,7 +60,7 @@ def in_program(product: Callable[[Any, Any], Any], matrix: Any, operands: jax.Ar
         return x
 
     def loop(calls: int) -> None:
-        x = operands[0] + False  # a copy: it is donated
+        x = operands[0]
         for _ in range(calls // IN_A_PROGRAM):
             x = run(matrix, x, IN_A_PROGRAM)
         if calls % IN_A_PROGRAM:
