@@ -7,6 +7,17 @@ from .events.arrays import EventArray as EventArray
 from .events.arrays import WeightedArray as WeightedArray
 from .events.bit_packed import BitPackedArray as BitPackedArray
 from .events.compact import CompactArray as CompactArray
+from .formats.assembly import block_array as block_array
+from .formats.assembly import block_diag as block_diag
+from .formats.assembly import diags_array as diags_array
+from .formats.assembly import eye_array as eye_array
+from .formats.assembly import hstack as hstack
+from .formats.assembly import kron as kron
+from .formats.assembly import load_npz as load_npz
+from .formats.assembly import save_npz as save_npz
+from .formats.assembly import tril as tril
+from .formats.assembly import triu as triu
+from .formats.assembly import vstack as vstack
 from .formats.matrices import COO as COO
 from .formats.matrices import CSC as CSC
 from .formats.matrices import CSR as CSR
@@ -53,6 +64,8 @@ __all__ = [
     "binary_csrmv",
     "binary_densemm",
     "binary_densemv",
+    "block_array",
+    "block_diag",
     "csr_apply_on_post",
     "csr_apply_on_pre",
     "csr_delay_deliver",
@@ -62,12 +75,21 @@ __all__ = [
     "csr_transpose",
     "csrmm",
     "csrmv",
+    "diags_array",
+    "eye_array",
+    "hstack",
+    "kron",
+    "load_npz",
+    "save_npz",
+    "tril",
+    "triu",
     "update_csc_on_binary_post",
     "update_csc_on_binary_pre",
     "update_csr_on_binary_post",
     "update_csr_on_binary_pre",
     "update_dense_on_binary_post",
     "update_dense_on_binary_pre",
+    "vstack",
     "weighted_csrmm",
     "weighted_csrmv",
 ]

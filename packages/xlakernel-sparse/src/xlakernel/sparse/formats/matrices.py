@@ -14,16 +14,16 @@ from xlakernel.core.errors import ArgumentError
 from ..operators.arguments import as_integer, check_shape
 from ..operators.delays import deliver
 from .coordinates import Coordinates
-from .elements import Elements
 from .interchange import coordinates_of_bcoo, coordinates_of_dense, rows_of_bcsr, scipy_matrix
 from .plastic import Plastic
 from .random import draw_data, draw_structure, two_keys
+from .rearranged import Rearranged
 from .selection import select
 from .sharded import ShardedMatrix, shard
 from .symbolic import multiply
 
 
-class SparseMatrix(Elements):
+class SparseMatrix(Rearranged):
     """A matrix that stores only some of its elements, the entries; the base of `CSR`, `CSC` and `COO`.
 
     It is an immutable pytree with its arrays as leaves. Functions under ``jax.jit``, ``jax.vmap``, ``jax.lax.scan`` and
@@ -85,8 +85,9 @@ class SparseMatrix(Elements):
         Args:
           index: one or two indices, for rows and columns. One integer selects a row or column as a dense vector, and
             two integers select an element; integers may be traced. Slices, and one vector of integers or of bools,
-            select a matrix of the same format. This works outside of jit only, because the number of the part's entries
-            must be known. An ellipsis stands for the indices that are not given.
+            select a matrix of the same format. Two vectors select the elements at these pairs of rows and columns, as
+            a dense vector. Slices and vectors must be concrete, and so must the index arrays of the matrix. An ellipsis
+            stands for the indices that are not given.
 
         Raises:
           IndexError: if an integer is out of range.

@@ -15,6 +15,7 @@ from xlakernel.core.errors import ArgumentError, StructureError
 from ..operators.arguments import device_of, is_on_cpu
 from ..operators.entries import in_order
 from .base import Format
+from .symbolic import keys_of, places_of
 
 
 def select(matrix: Format, index: Any) -> Any:
@@ -26,10 +27,7 @@ def select(matrix: Format, index: Any) -> Any:
     if _is_number(second):
         return _elements(caller, _line(caller, matrix, 1, second), 0, first)
     if not isinstance(first, slice) and not isinstance(second, slice):
-        raise ArgumentError(
-            f"{caller}: both indices are arrays, which select pairs in NumPy. For a submatrix write A[rows][:, "
-            "columns]; for elements A.todense()[rows, columns]."
-        )
+        return _at_places(caller, matrix, first, second)
     chosen = {axis: part for axis, part in enumerate((first, second)) if not _is_everything(part)}
     return _submatrix(caller, matrix, chosen) if chosen else matrix
 
@@ -90,6 +88,22 @@ def _elements(caller: str, line: jax.Array, axis: int, chosen: Any) -> jax.Array
     if _is_traced(chosen) and chosen.ndim == 1 and chosen.dtype.kind in "iu":
         return line[_clipped(chosen, line.shape[0])]
     return line[chosen if isinstance(chosen, slice) else _numbers(caller, chosen, axis, line.shape[0])]
+
+
+def _at_places(caller: str, matrix: Format, rows: Any, columns: Any) -> jax.Array:
+    """Return the elements at these pairs of rows and columns as a vector, like NumPy and SciPy."""
+    row, column = (_numbers(caller, part, axis, matrix.shape[axis]) for axis, part in enumerate((rows, columns)))
+    if row.shape != column.shape and 1 not in (row.size, column.size):
+        raise ArgumentError(
+            f"{caller}: there are {row.size} rows and {column.size} columns, which are no pairs. For a submatrix write "
+            "A[rows][:, columns]."
+        )
+    places = places_of(caller, matrix)
+    keys, wanted = keys_of(places.numbers), row.astype(np.int64) * matrix.shape[1] + column
+    at = np.searchsorted(keys, wanted)
+    is_stored = np.append(keys, -1)[at] == wanted
+    weights = places.weights(matrix).astype(matrix.dtype)
+    return jnp.append(weights, jnp.zeros(1, matrix.dtype))[np.where(is_stored, at, keys.size)]
 
 
 def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format:

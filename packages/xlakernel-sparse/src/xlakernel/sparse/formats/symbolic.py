@@ -15,6 +15,7 @@ import numpy as np
 from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ShapeError, StructureError
 
+from ..operators.arguments import check_room
 from ..operators.dtypes import accumulator
 from .base import Format
 
@@ -45,7 +46,12 @@ class Places(NamedTuple):
         return sorted_ if self.place is None else jnp.zeros(self.numbers.nnz, wide).at[self.place].add(sorted_)
 
 
-def _places_of(caller: str, matrix: Any) -> Places:
+def places_of(caller: str, matrix: Any) -> Places:
+    """Return the places of a matrix's entries.
+
+    Raises:
+      StructureError: if the structure is traced.
+    """
     import scipy.sparse
 
     matrix._check_single()
@@ -89,13 +95,13 @@ def combine(caller: str, a: Any, b: Any, function: Callable[[Any, Any], Any], *,
     """
     if a.shape != b.shape:
         raise ShapeError(f"{caller}: the shapes are {a.shape} and {b.shape}; expected two matrices of one shape.")
-    of_a, of_b = _places_of(caller, a), _places_of(caller, b)
+    of_a, of_b = places_of(caller, a), places_of(caller, b)
     merged = of_a.numbers + of_b.numbers * (1 << _BITS)
     if common:
         merged.data[~_pairs(merged).all(axis=1)] = 0
         merged.eliminate_zeros()
     data = _combined_weights(function, of_a.weights(a), of_b.weights(b), jnp.asarray(_pairs(merged)))
-    return _as(a, data.astype(jnp.result_type(a.dtype, b.dtype)), merged)
+    return matrix_like(a, data.astype(jnp.result_type(a.dtype, b.dtype)), merged)
 
 
 def _pairs(merged: Any) -> np.ndarray:
@@ -133,7 +139,7 @@ def multiply(a: Any, b: Any) -> Any:
             "second."
         )
     dtype = jnp.result_type(a.dtype, b.dtype)
-    of_a, of_b = _places_of(caller, a), _places_of(caller, b)
+    of_a, of_b = places_of(caller, a), places_of(caller, b)
     wide = accumulator(dtype)
     weights = of_a.weights(a).astype(wide), of_b.weights(b).astype(wide)
     # Sums of ones are never 0: SciPy drops elements that are.
@@ -144,16 +150,16 @@ def multiply(a: Any, b: Any) -> Any:
             *(_with_data(of.numbers, np.asarray(w)) for of, w in zip((of_a, of_b), weights, strict=True))
         )
         data = np.zeros(places.nnz, values.dtype)
-        data[np.searchsorted(_keys(places), _keys(values))] = values.data
-        return _as(a, jnp.asarray(data), places)
+        data[np.searchsorted(keys_of(places), keys_of(values))] = values.data
+        return matrix_like(a, jnp.asarray(data), places)
     first, second, keys = _pairs_of_entries(of_a.numbers, of_b.numbers)
     terms = weights[0][first] * weights[1][second]
-    sums = jnp.zeros(places.nnz, wide).at[np.searchsorted(_keys(places), keys)].add(terms)
-    return _as(a, sums.astype(dtype), places)
+    sums = jnp.zeros(places.nnz, wide).at[np.searchsorted(keys_of(places), keys)].add(terms)
+    return matrix_like(a, sums.astype(dtype), places)
 
 
 def _pairs_of_entries(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the pairs of entries whose products a matrix product adds up, and where; see `_keys`."""
+    """Return the pairs of entries whose products a matrix product adds up, and where; see `keys_of`."""
     counts = np.diff(b.indptr)[a.indices]  # entries of the second matrix for each of the first
     first = np.repeat(np.arange(a.nnz), counts)
     second = np.arange(first.size) + np.repeat(b.indptr[a.indices] - (np.cumsum(counts) - counts), counts)
@@ -172,16 +178,21 @@ def _scipy_product(a: Any, b: Any) -> Any:
     return product
 
 
-def _keys(matrix: Any) -> np.ndarray:
+def keys_of(matrix: Any) -> np.ndarray:
     """Return the number of each entry's place, row by row, in a CSR array of SciPy; these ascend."""
     rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
     keys: np.ndarray = rows * matrix.shape[1] + matrix.indices
     return keys
 
 
-def _as(like: Any, data: jax.Array, structure: Any) -> Any:
-    """Return the matrix of these weights with the structure of a CSR array of SciPy, in the format of *like*."""
+def matrix_like(like: Any, data: jax.Array, structure: Any) -> Any:
+    """Return the matrix of these weights with the structure of a CSR array of SciPy, in the format of *like*.
+
+    Raises:
+      DtypeError: if the index arrays of *like* have a dtype that is too narrow.
+    """
     index = like.structure[0].dtype
+    check_room(type(like).__name__, "rows, columns and entries", index, max(*structure.shape, structure.nnz))
     with jax.ensure_compile_time_eval():  # the structure is known to further operations, also under jit
         entries = jnp.arange(structure.nnz, dtype=jnp.int32)
         arrays = entries, jnp.asarray(structure.indices, index), jnp.asarray(structure.indptr, index)
