@@ -34,6 +34,12 @@ def test_a_product_checks_nothing_again(matrix):
         assert len(python_calls(product)) <= 25
 
 
+@pytest.mark.parametrize("part", [slice(1), np.array([1, 0])])
+def test_a_part_checks_nothing_again(matrix, part):
+    matrix[part]
+    assert len(python_calls(lambda: matrix[part])) <= 100
+
+
 def test_new_weights_are_no_new_program(matrix):
     x = jnp.ones(2)
     first = matrix @ x

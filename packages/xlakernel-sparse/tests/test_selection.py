@@ -4,12 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
 from xlakernel.core import use_backend
-from xlakernel.core.errors import ArgumentError, StructureError
+from xlakernel.core.errors import ArgumentError, DtypeError, StructureError
 from xlakernel.sparse import COO, CSC, CSR
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -136,6 +137,15 @@ def test_gradients_pass_through_a_row(matrix, dense):
 # Slices and lists: matrices of the same format
 
 
+@pytest.mark.parametrize("count", [1, 20_000])
+def test_rows_of_a_large_matrix(count):
+    """Large arrays are not copied again, and rows follow each other at any position."""
+    theirs = scipy.sparse.random_array((200, count), density=0.5, format="csr", dtype=np.float32, rng=0)
+    matrix = CSR.from_scipy(theirs)
+    for part in (slice(3, 150), np.arange(0, 200, 3), np.arange(100)[::-1], [-1, -200, 7]):
+        assert_array_equal(matrix[part].to_scipy().toarray(), theirs[part].toarray())
+
+
 # Each list with one of the formats, and the first two, an empty and a repeating one with all of them.
 @pytest.mark.parametrize(
     ("kind", "part"),
@@ -230,6 +240,44 @@ def test_a_part_of_a_prepared_matrix(build, odd, dense):
     assert_array_equal(part.todense(), dense[[4, 0]])
 
 
+@pytest.mark.parametrize("part", [slice(1, 3), [2, 0, 2]])
+@pytest.mark.parametrize("dtype", ["int8", "bfloat16", "float16", "uint32", "complex64"])
+def test_parts_keep_their_dtype(kind, build, odd, dense, dtype, part):
+    matrix = build(kind, [(i, j, abs(weight)) for i, j, weight in odd], dtype=jnp.dtype(dtype))
+    found = matrix[part]
+    assert found.dtype == jnp.dtype(dtype)
+    assert_array_equal(found.todense().astype(jnp.complex64), abs(matrix).todense().astype(jnp.complex64)[np.r_[part]])
+
+
+@pytest.mark.parametrize("part", [slice(1, 3), [2, 0, 2], (slice(None), slice(1, 3))])
+def test_indices_keep_their_dtype(kind, build, odd, part, x64):
+    matrix = build(kind, odd, dtype="complex128", index="int64")
+    found = matrix[part]
+    assert found.dtype == jnp.complex128
+    assert {array.dtype for array in found.structure} == {jnp.dtype("int64")}
+    assert_array_equal(found.to_scipy().toarray(), matrix.to_scipy().toarray()[part])
+
+
+def test_parts_of_a_wide_matrix_while_wide_types_are_off(build, odd, dense):
+    """JAX would read memory of int64 as int32."""
+    with jax.enable_x64(True) if hasattr(jax, "enable_x64") else jax.experimental.enable_x64():
+        matrix = build(CSR, odd, dtype="float64", index="int64")
+    found = matrix[1:3]
+    assert_array_equal(found.todense(), dense[1:3])
+
+
+@pytest.mark.parametrize("part", [slice(1, 3), [4, 0], (slice(None), [3, 0])])
+def test_parts_stay_on_the_device_of_the_matrix(kind, build, odd, dense, part):
+    device = jax.devices("cpu")[-1]
+    matrix = build(kind, odd)
+    for whole, is_committed in ((matrix, False), (jax.device_put(matrix, device), True)):
+        found = whole[part]
+        for array, like in zip(jax.tree.leaves(found), jax.tree.leaves(whole), strict=True):
+            assert array.committed == is_committed and array.sharding == like.sharding
+            assert array.aval == jax.device_put(np.asarray(array)).aval
+        assert_array_equal(found.todense(), dense[part])
+
+
 # Errors
 
 
@@ -264,6 +312,13 @@ def test_other_types_of_indices(matrix, index):
 def test_indices_of_another_number(matrix, index):
     with pytest.raises(ArgumentError, match=r"expected one or two integers, slices or vectors"):
         matrix[index]
+
+
+def test_more_entries_than_the_indices_count_are_refused(build):
+    matrix = build(CSR, [], shape=(2, 4), room=1 << 16)
+    matrix = CSR((matrix.data, matrix.indices, jnp.array([0, 1 << 16, 1 << 16])), shape=(2, 4))
+    with pytest.raises(DtypeError, match=rf"CSR\[\.\.\.\]: numbers of entries up to {1 << 31} do not fit into int32"):
+        matrix[np.zeros(1 << 15, int)]
 
 
 def test_two_lists_are_ambiguous(matrix):

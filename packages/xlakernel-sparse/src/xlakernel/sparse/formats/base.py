@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import jax
@@ -19,6 +19,10 @@ from .products import Multiplied
 
 #: The weights and the index arrays of a matrix.
 Arrays = tuple[jax.Array, jax.Array, jax.Array]
+#: Numbers of rows or columns; a range is not empty, and its step is 1.
+Numbers = range | np.ndarray
+#: Arrays of a value for each entry; None stands for the numbers of the entries.
+Values = Sequence[np.ndarray | None]
 
 
 class Format(Multiplied, abc.ABC):
@@ -112,11 +116,15 @@ class Format(Multiplied, abc.ABC):
         """Return the elements with ``column - row == offset``, a number from ``-rows`` to ``columns``."""
 
     @abc.abstractmethod
-    def _part(self, numbers: Mapping[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the entries in the rows ``numbers[0]`` and columns ``numbers[1]``, and the part's index arrays.
+    def _part(self, numbers: Mapping[int, Numbers], values: Values) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the index arrays of the part in the rows ``numbers[0]`` and columns ``numbers[1]``, and its *values*.
 
         A missing axis stands for all its rows or columns. The structure of the matrix is known.
         """
+
+    @abc.abstractmethod
+    def _with_structure(self, data: jax.Array, first: jax.Array, second: jax.Array, shape: tuple[int, int]) -> Self:
+        """Return a matrix of the same format, which is not prepared, with these arrays, unchecked."""
 
     @abc.abstractmethod
     def _at_entries(self, row: jax.Array | None, column: jax.Array | None) -> jax.Array:
@@ -215,7 +223,7 @@ class Format(Multiplied, abc.ABC):
             )
 
 
-def picked(places: np.ndarray, numbers: np.ndarray, extent: int) -> tuple[np.ndarray, np.ndarray]:
+def picked(places: np.ndarray, numbers: Numbers, extent: int) -> tuple[np.ndarray, np.ndarray]:
     """Select the entries at certain rows or columns.
 
     Args:
@@ -226,9 +234,9 @@ def picked(places: np.ndarray, numbers: np.ndarray, extent: int) -> tuple[np.nda
     Returns:
       The selected entries in their order, one for each repetition, and the position of their place in *numbers*.
     """
-    if is_range(numbers):
-        found = places - places.dtype.type(numbers[0])
-        entries = np.flatnonzero((found >= 0) & (found < numbers.size))
+    if isinstance(numbers, range):
+        found = places - places.dtype.type(numbers.start)
+        entries = np.flatnonzero((found >= 0) & (found < len(numbers)))
         return entries, found[entries]
     positions = np.full(extent, -1, places.dtype)
     positions[numbers] = np.arange(numbers.size)
@@ -245,9 +253,9 @@ def picked(places: np.ndarray, numbers: np.ndarray, extent: int) -> tuple[np.nda
     return entries, np.argsort(numbers, kind="stable")[first + repetition].astype(places.dtype)
 
 
-def is_range(numbers: np.ndarray) -> bool:
-    """Return True if each number is the one before it plus 1; False if there are none."""
-    return numbers.size > 0 and np.array_equal(numbers, np.arange(numbers[0], numbers[0] + numbers.size))
+def values_of(values: Values, entries: np.ndarray) -> list[np.ndarray]:
+    """Return the *values* of these entries."""
+    return [entries if every is None else every[entries] for every in values]
 
 
 @functools.partial(jax.jit, static_argnums=1)

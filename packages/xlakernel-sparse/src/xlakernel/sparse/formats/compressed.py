@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import jax
@@ -14,7 +14,7 @@ from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ArgumentError
 
 from ..events.compact import CompactArray
-from ..operators.arguments import check_data, check_shape, check_structure
+from ..operators.arguments import bits, check_data, check_room, check_shape, check_structure, copied, empty
 from ..operators.compact import sum_rows
 from ..operators.conversion import compress, csr_to_csc
 from ..operators.lines import csr_slice_rows, diagonal_of
@@ -22,7 +22,7 @@ from ..operators.operand import BINARY, DENSE, Operand
 from ..operators.places import ascends, coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
 from ..operators.sampled import csr_sddmm
-from .base import Arrays, Format, is_range, picked
+from .base import Arrays, Format, Numbers, Values, picked, values_of
 from .interchange import host_data
 from .prepared import Prepared, prepare
 from .validation import check_compressed_values, should_check, three_arrays
@@ -142,19 +142,22 @@ class Compressed(Format):
         offset = offset if self._axis == 0 else -offset
         return diagonal_of(self.data, *self.structure, offset, self.line_shape)
 
-    def _part(self, numbers: Mapping[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _part(self, numbers: Mapping[int, Numbers], values: Values) -> tuple[Sequence[Any], Sequence[Any]]:
         self._check_single()
         indices, indptr = map(np.asarray, self.structure)
         if self._axis in numbers:
-            entries, indptr = _of_lines(indptr, numbers[self._axis])
-            indices = indices[entries]
+            caller = f"{type(self).__name__}[...]"
+            indptr, (indices, *values) = _copied_lines(caller, indptr, numbers[self._axis], [indices, *values])
         else:
-            entries, indices = None, indices[: indptr[-1]]
+            indices = indices[: indptr[-1]]
         if 1 - self._axis in numbers:
-            chosen, indices = picked(indices, numbers[1 - self._axis], self.line_shape[1])
-            entries = chosen if entries is None else entries[chosen]
-            indptr = np.searchsorted(chosen, indptr).astype(indptr.dtype)
-        return np.arange(indptr[-1]) if entries is None else entries, indices, indptr
+            entries, indices = picked(indices, numbers[1 - self._axis], self.line_shape[1])
+            values = values_of(values, entries)
+            indptr = np.searchsorted(entries, indptr).astype(indptr.dtype)
+        return (indices, indptr), values
+
+    def _with_structure(self, data: jax.Array, indices: jax.Array, indptr: jax.Array, shape: tuple[int, int]) -> Self:
+        return self._of(data=data, indices=indices, indptr=indptr, shape=shape, prepared=None)
 
     def _line(self, axis: int, number: Any) -> jax.Array:
         if axis == self._axis:
@@ -219,16 +222,25 @@ def _line_shape(axis: int, shape: tuple[int, int]) -> tuple[int, int]:
     return shape if axis == 0 else shape[::-1]
 
 
-def _of_lines(indptr: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the entries of the lines *numbers*, line by line, and the first entry of each of these lines."""
-    if is_range(numbers):
-        ends = indptr[numbers[0] : numbers[-1] + 2]
-        return np.arange(ends[0], ends[-1]), ends - ends[0]
-    lengths = np.diff(indptr)[numbers]
-    ends = np.cumsum(lengths)
-    # The entries of a line follow the line's first entry.
-    entries = np.arange(ends[-1] if ends.size else 0) + np.repeat(indptr[:-1][numbers] - (ends - lengths), lengths)
-    return entries, np.concatenate([[0], ends]).astype(indptr.dtype)
+def _copied_lines(
+    caller: str, indptr: np.ndarray, numbers: Numbers, values: Values
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the first entry of each of the lines *numbers*, and the *values* of their entries, as new arrays."""
+    if isinstance(numbers, range):
+        ends = indptr[numbers.start : numbers.stop + 1]
+        begin, end = ends[0], ends[-1]
+        return ends - begin, [
+            np.arange(begin, end, dtype=indptr.dtype) if every is None else copied(every[begin:end]) for every in values
+        ]
+    from ..kernels.numba.lines import copy_lines, first_entries
+
+    ends = np.empty(numbers.size + 1, indptr.dtype)
+    entries = first_entries(indptr, numbers, ends)
+    check_room(caller, "numbers of entries", indptr.dtype, entries)
+    found = [empty(entries, (indptr if every is None else every).dtype) for every in values]
+    for every, chosen in zip(values, found, strict=True):
+        copy_lines(None if every is None else bits(every), indptr, numbers, bits(chosen))
+    return ends, found
 
 
 def _slice_line(matrix: Compressed, number: Any) -> jax.Array:

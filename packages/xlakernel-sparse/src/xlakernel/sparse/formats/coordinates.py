@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import jax
@@ -20,7 +20,7 @@ from ..operators.dtypes import accumulator
 from ..operators.operand import BINARY, Operand
 from ..operators.places import coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
-from .base import Arrays, Format, picked
+from .base import Arrays, Format, Numbers, Values, picked, values_of
 from .interchange import host_data
 from .validation import check_coordinate_values, should_check, three_arrays
 
@@ -91,7 +91,7 @@ class Coordinates(Format):
         elements: jax.Array = _diagonal(self.data, *self.structure, offset, self.shape)
         return elements
 
-    def _part(self, numbers: Mapping[int, np.ndarray]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _part(self, numbers: Mapping[int, Numbers], values: Values) -> tuple[Sequence[Any], Sequence[Any]]:
         self._check_single()
         places = list(map(np.asarray, self.structure))
         entries = np.flatnonzero(places[0] < self.shape[0])
@@ -100,7 +100,10 @@ class Coordinates(Format):
             selected, places[axis] = picked(places[axis], chosen, self.shape[axis])
             places[1 - axis] = places[1 - axis][selected]
             entries = entries[selected]
-        return entries, places[0], places[1]
+        return places, values_of(values, entries)
+
+    def _with_structure(self, data: jax.Array, row: jax.Array, col: jax.Array, shape: tuple[int, int]) -> Self:
+        return self._of(data=data, row=row, col=col, shape=shape)
 
     def _at_entries(self, row: jax.Array | None, column: jax.Array | None) -> jax.Array:
         self._check_single()

@@ -12,9 +12,9 @@ import numpy as np
 
 from xlakernel.core.errors import ArgumentError, StructureError
 
-from ..operators.arguments import device_of, is_on_cpu
+from ..operators.arguments import check_room, is_on_cpu, put
 from ..operators.entries import in_order
-from .base import Format
+from .base import Format, Numbers
 from .symbolic import keys_of, places_of
 
 
@@ -92,7 +92,7 @@ def _elements(caller: str, line: jax.Array, axis: int, chosen: Any) -> jax.Array
 
 def _at_places(caller: str, matrix: Format, rows: Any, columns: Any) -> jax.Array:
     """Return the elements at these pairs of rows and columns as a vector, like NumPy and SciPy."""
-    row, column = (_numbers(caller, part, axis, matrix.shape[axis]) for axis, part in enumerate((rows, columns)))
+    row, column = (np.asarray(_numbers(caller, part, axis, matrix.shape[axis])) for axis, part in enumerate((rows, columns)))
     if row.shape != column.shape and 1 not in (row.size, column.size):
         raise ArgumentError(
             f"{caller}: there are {row.size} rows and {column.size} columns, which are no pairs. For a submatrix write "
@@ -108,35 +108,32 @@ def _at_places(caller: str, matrix: Format, rows: Any, columns: Any) -> jax.Arra
 
 def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format:
     """Return some of the rows and columns, by axis, as a matrix of the same format."""
-    numbers = {axis: _numbers(caller, part, axis, matrix.shape[axis]) for axis, part in chosen.items()}
-    if any(map(_is_traced, matrix.structure)):
+    shape, structure, data = list(matrix.shape), matrix.structure, matrix.data
+    numbers = {axis: _numbers(caller, part, axis, shape[axis]) for axis, part in chosen.items()}
+    if _is_traced(structure[0]) or _is_traced(structure[1]):
         raise StructureError(
             f"{caller}: the matrix is traced, so the number of entries of its part is not known yet. Select the part "
             "outside of jit; or one line, A[i] or A[:, j], which is dense; or several, jax.vmap(lambda i: A[i])(rows)."
         )
-    entries, *structure = matrix._part(numbers)
-    shape = tuple(len(numbers.get(axis, range(extent))) for axis, extent in enumerate(matrix.shape))
-    data = matrix.data if matrix.homogeneous else _at(matrix.data, entries)
+    for axis in numbers:
+        shape[axis] = len(numbers[axis])
+    if max(shape) > max(matrix.shape):
+        for array in structure:
+            check_room(caller, "rows and columns", array.dtype, max(shape))
+    is_on_host = is_on_cpu(data)  # then no program is compiled for the number of entries
+    places, values = matrix._part(numbers, [] if matrix.homogeneous else [np.asarray(data) if is_on_host else None])
+    for found in values:
+        data = put(found, data) if is_on_host else in_order(data, found)
     # The weights may be traced while the structure is known.
-    with jax.ensure_compile_time_eval():
-        structure = jax.device_put(structure, device_of(matrix.structure[0]))
-    return type(matrix)((data, *structure), shape=shape, check=False)
+    first, second = put(places[0], structure[0]), put(places[1], structure[1])
+    return matrix._with_structure(data, first, second, (shape[0], shape[1]))
 
 
-def _at(data: jax.Array, entries: np.ndarray) -> jax.Array:
-    """Return the weights of these entries; with known weights on the CPU, no program is compiled for their number."""
-    if is_on_cpu(data):
-        with jax.ensure_compile_time_eval():
-            weights: jax.Array = jax.device_put(np.asarray(data)[entries], device_of(data))
-    else:
-        weights = in_order(data, entries)
-    return weights
-
-
-def _numbers(caller: str, chosen: Any, axis: int, extent: int) -> np.ndarray:
+def _numbers(caller: str, chosen: Any, axis: int, extent: int) -> Numbers:
     """Return the numbers of the chosen lines, rows where *axis* is 0."""
     if isinstance(chosen, slice):
-        return np.arange(extent)[chosen]
+        numbers = range(extent)[chosen]
+        return numbers if numbers and numbers.step == 1 else np.arange(extent)[chosen]
     if not _is_traced(chosen):
         chosen = np.asarray(chosen)
         chosen = chosen if chosen.size else chosen.astype(np.int64)
@@ -150,11 +147,15 @@ def _numbers(caller: str, chosen: Any, axis: int, extent: int) -> np.ndarray:
             "indices; or select dense lines, jax.vmap(lambda i: A[i])(rows)."
         )
     lines = ("rows", "columns")[axis]
-    if chosen.dtype.kind == "b" and len(chosen) != extent:
-        raise IndexError(f"{caller}: the index is a vector of {len(chosen)} bools; the matrix has {extent} {lines}.")
-    if chosen.dtype.kind != "b":
+    if chosen.dtype.kind == "b":
+        if len(chosen) != extent:
+            raise IndexError(
+                f"{caller}: the index is a vector of {len(chosen)} bools; the matrix has {extent} {lines}."
+            )
+        return np.flatnonzero(chosen)
+    if chosen.size and not (-extent <= chosen.min() and chosen.max() < extent):
         wrong = chosen[(chosen < -extent) | (chosen >= extent)]
-        if wrong.size:
-            raise IndexError(f"{caller}: the index {wrong[0]} is out of range for {extent} {lines}.")
-    numbers: np.ndarray = np.arange(extent)[chosen]
-    return numbers
+        raise IndexError(f"{caller}: the index {wrong[0]} is out of range for {extent} {lines}.")
+    selected = np.array(chosen, np.int64)
+    is_negative = selected < 0
+    return np.where(is_negative, selected + extent, selected) if is_negative.any() else selected

@@ -16,6 +16,7 @@ from jax import export
 from xlakernel.core.backend import is_tracing
 from xlakernel.core.errors import DtypeError, InputError, ShapeError
 
+from .._compat import put_beside
 from .dtypes import check_dtype
 from .operand import BINARY, DENSE, Operand
 
@@ -41,7 +42,7 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
         if isinstance(value, np.ndarray) and value.dtype == bool:
             # A mask, for example from np.frombuffer, may have bytes other than 0 and 1.
             return jnp.asarray(value.view(np.uint8) != 0)
-        return _copied(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
+        return _own(value) if isinstance(value, np.ndarray) else jnp.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
         if isinstance(value, (np.ndarray, np.generic)) and value.dtype.char in "gG":  # long double
             check_dtype(caller, what, value.dtype)
@@ -57,17 +58,46 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
         ) from error
 
 
-def _copied(array: np.ndarray) -> jax.Array:
+def _own(array: np.ndarray) -> jax.Array:
     """Return a copy of *array* as a JAX array; indices must not change after they were checked."""
     if array.nbytes < _LARGE or is_tracing() or jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
         return jnp.array(array)  # which would copy a large array twice
-    # JAX uses memory of this alignment without a copy.
-    memory = np.empty(array.nbytes + _ALIGNMENT, np.uint8)
-    first = -memory.ctypes.data % _ALIGNMENT
-    copy = memory[first : first + array.nbytes].view(array.dtype).reshape(array.shape)
-    copy[...] = array
-    found: jax.Array = jax.device_put(copy)
+    found: jax.Array = jax.device_put(copied(array))
     return found
+
+
+def copied(array: np.ndarray) -> np.ndarray:
+    """Return a copy of *array*, which JAX uses without another copy if it is large."""
+    if array.nbytes < _LARGE:
+        return array.copy()
+    copy = empty(array.size, array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def empty(size: int, dtype: Any) -> np.ndarray:
+    """Return an uninitialized vector, which JAX uses without a copy if it is large."""
+    nbytes = size * dtype.itemsize
+    if nbytes < _LARGE:
+        return np.empty(size, dtype)
+    memory = np.empty(nbytes + _ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % _ALIGNMENT
+    return memory[first : first + nbytes].view(dtype)
+
+
+def bits(array: np.ndarray) -> np.ndarray:
+    """Return *array* as unsigned integers, for kernels that copy elements of any dtype; complex128 as it is."""
+    return array if array.itemsize == 16 else array.view(f"u{array.itemsize}")
+
+
+def put(array: np.ndarray, like: jax.Array) -> jax.Array:
+    """Return *array*, to which nothing else writes, as a JAX array on the device of *like*; JAX does not trace it."""
+    is_exact = jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype
+    if is_exact and isinstance(like.sharding, jax.sharding.SingleDeviceSharding):
+        return put_beside(array, like)
+    with jax.ensure_compile_time_eval():
+        placed: jax.Array = jax.device_put(array, device_of(like))
+    return placed
 
 
 def is_known(value: Any) -> bool:

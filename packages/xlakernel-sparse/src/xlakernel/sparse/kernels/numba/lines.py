@@ -62,3 +62,28 @@ def diagonal(data, indices, indptr, offset, y):
                 if np.int64(indices[k]) == column:
                     total += weight(data, k, shared, y)
             y[i] = total
+
+
+@njit(cache=True)
+def first_entries(indptr, lines, y):
+    """Write the first entry of each of the *lines*, put one after the other, and the end, which is returned."""
+    total = np.int64(0)
+    y[0] = 0
+    for i in range(lines.size):
+        line = np.uint64(lines[i])
+        total += np.int64(indptr[line + np.uint64(1)]) - np.int64(indptr[line])
+        y[i + 1] = total
+    return total
+
+
+@njit(cache=True)
+def copy_lines(values, indptr, lines, y):
+    """Write the *values* of the entries of the *lines*, line by line; if *values* is None, the entries' numbers."""
+    position = np.uint64(0)
+    for i in range(lines.size):
+        line = np.uint64(lines[i])
+        begin = np.uint64(indptr[line])
+        count = np.uint64(indptr[line + np.uint64(1)]) - begin
+        for k in range(count):
+            y[position + k] = begin + k if values is None else values[begin + k]
+        position += count
