@@ -178,9 +178,6 @@ def scatter_rows_of_values(data, indices, indptr, x, y):
 @njit(cache=True)
 def list_flags(x, active, count):
     """Write the positions of True, followed by zeros, and their number."""
-    positions = np.empty(x.size + 1, np.uint64)
-    number = active_flags(x, positions)
-    for a in range(number):
-        active[a] = positions[a]
+    number = active_flags(x, active)
     active[number:] = 0
     count[()] = number

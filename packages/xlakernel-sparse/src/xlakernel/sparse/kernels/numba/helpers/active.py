@@ -26,7 +26,7 @@ def _word(typing: Any, flags: Any, start: Any) -> Any:
 
 @njit
 def active_flags(flags, active):
-    """Write the positions of True to *active*, and return their number; *active* is longer than *flags* by one.
+    """Write the positions of True to *active*, and return their number; *active* is at least as long as *flags*.
 
     Blocks of 64 flags, then words of eight, are skipped if all are False. Within a word there are no branches, which
     would be mispredicted: each position is written, and the next position overwrites it if its flag is False.
