@@ -6,6 +6,7 @@ import numpy as np
 from numba import njit, prange
 
 from .helpers.elements import shared_weight, weight, zero
+from .helpers.pages import use_huge_pages
 from .helpers.parts import first_of, part_count
 
 
@@ -32,6 +33,7 @@ def _slice(first, last, data, indices, indptr, rows, y):
 @njit(parallel=True, cache=True)
 def slice_rows(data, indices, indptr, rows, y):
     """Write the rows of the matrix with the numbers *rows*; there are zeros where a number is out of range."""
+    use_huge_pages(y)
     parts = min(part_count(y.size), max(1, rows.size))
     for part in prange(parts):
         _slice(first_of(rows.size, part, parts), first_of(rows.size, part + 1, parts), data, indices, indptr, rows, y)
