@@ -13,6 +13,7 @@ from pathlib import Path
 
 from .cache_folder import FOLDER_VARIABLE, cache_folder, read_file, replace_file
 from .errors import CacheWarning
+from .interrupts import is_raised_by_handler
 from .warning import warn
 
 _MAGIC = b"xlakernel machine code 1\n"
@@ -39,6 +40,8 @@ def read_code(fingerprint: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
+        if is_raised_by_handler(error):  # a TimeoutError, for example
+            raise
         _warn_once("read from", folder, error)
         return None
     content = found[len(_head(fingerprint, b"")) :]
@@ -53,6 +56,8 @@ def write_code(fingerprint: str, content: bytes) -> None:
             raise OSError("there is no home folder")
         replace_file(_path(folder, fingerprint), _head(fingerprint, content) + content)
     except OSError as error:
+        if is_raised_by_handler(error):
+            raise
         _warn_once("stored in", folder, error)
 
 

@@ -25,7 +25,7 @@ from numba.core import serialize, types
 from numba.core.environment import Environment, lookup_environment
 from numba.core.funcdesc import ExternalFunctionDescriptor
 
-from xlakernel.core.backend import read_code, uninterrupted, warn, write_code
+from xlakernel.core.backend import is_raised_by_handler, read_code, uninterrupted, warn, write_code
 from xlakernel.core.backend.native import compiler_facts, load_object_code
 from xlakernel.core.errors import CacheWarning
 
@@ -103,7 +103,9 @@ def read_kernel(fingerprint: str, dispatcher: Any, signature: tuple[types.Type, 
         head, _, object_code = content.partition(b"\n")
         try:
             environments = [_environment(fingerprint, i, *parts) for i, parts in enumerate(json.loads(head))]
-        except Exception:  # noqa: BLE001  # e.g. a constant's class has changed since
+        except Exception as error:  # e.g. a constant's class has changed since
+            if is_raised_by_handler(error):
+                raise
             return None
         codegen = dispatcher.targetctx.codegen()
         entry = ExternalFunctionDescriptor(_entry(fingerprint), types.none, signature)

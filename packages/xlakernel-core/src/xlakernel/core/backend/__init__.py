@@ -24,7 +24,7 @@ from ..ffi.registry import Handler, Recipe, ensure_registered
 from ..identity.fingerprint import Examination, examine, fingerprint
 from ..identity.same import Same, by_identity
 from ..identity.warp_kinds import code_of
-from ..interrupts import uninterrupted
+from ..interrupts import is_raised_by_handler, uninterrupted
 from ..missing import missing_package
 from ..operator.eager import jit_when_eager
 from ..output_init import OutputInit, for_each, or_zeros, patterns
@@ -78,6 +78,7 @@ __all__ = [
     "install_command",
     "is_debugging",
     "is_function",
+    "is_raised_by_handler",
     "is_tracing",
     "jit_when_eager",
     "kernel_function",

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..cache_folder import FOLDER_VARIABLE, cache_folder, list_files, read_file, remove_file, replace_file
 from ..errors import ArgumentError, AutoBackendWarning
+from ..interrupts import is_raised_by_handler
 from ..warning import warn
 from .descriptions import installed_versions
 
@@ -104,6 +105,8 @@ def remember(question: Question, choice: AutoChoice) -> None:
         content = f"{json.dumps(dataclasses.asdict(choice), indent=2)}\n"
         replace_file(folder / question.file(), content.encode())
     except OSError as error:
+        if is_raised_by_handler(error):
+            raise
         warn_once(
             ("folder", folder),
             f'backend="auto": the choice of {choice.backend!r} for {question.operator} cannot be kept in '

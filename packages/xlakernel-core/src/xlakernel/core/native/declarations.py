@@ -18,7 +18,7 @@ from typing import Any
 
 from numba.core.types.misc import Module
 
-from ..interrupts import uninterrupted
+from ..interrupts import is_raised_by_handler, uninterrupted
 
 # Attributes of Numba's templates that hold the Python function of a declaration.
 _DEFINITIONS = ("_overload_func", "_definition_func")
@@ -109,7 +109,9 @@ class Declarations:
             return [template for templates in known for template in _of_users(templates)]
         try:
             return getattr(self._context.resolve_value_type(what), "templates", ())
-        except Exception:  # noqa: BLE001  # unknown to Numba, which raises many kinds of errors
+        except Exception as error:  # unknown to Numba, which raises many kinds of errors
+            if is_raised_by_handler(error):
+                raise
             return ()
 
 

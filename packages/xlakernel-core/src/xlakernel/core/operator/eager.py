@@ -12,6 +12,7 @@ import numpy as np
 from .._compat import is_tracing
 from ..config import AUTO, is_auto_possible
 from ..errors import XLAKernelError
+from ..interrupts import is_raised_by_handler
 
 
 def jit_when_eager(function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
@@ -39,8 +40,10 @@ def jit_when_eager(function: Callable[..., Any], **options: Any) -> Callable[...
             return function(*args, **keywords)
         try:
             return jitted(*args, **keywords)
-        except (TypeError, ValueError, OverflowError, XLAKernelError):
-            pass  # the function itself raises the error again, without JAX's frames and its note about them
+        except (TypeError, ValueError, OverflowError, XLAKernelError) as error:
+            if is_raised_by_handler(error):
+                raise
+        # The function itself raises the error again, without JAX's frames and its note about them.
         return function(*args, **keywords)
 
     return call

@@ -12,6 +12,7 @@ import jax
 
 from ..errors import ExportError, MissingDependencyError
 from ..ffi.registry import check_loaded, is_registered, register_loaded
+from ..interrupts import is_raised_by_handler
 from ..missing import missing_package
 from .allowed import decode_pickle, is_module_name
 from .artifact import StoredTarget
@@ -102,6 +103,8 @@ def _run_step(target: StoredTarget, step: Callable[[], Any]) -> Any:
     except (ExportError, MissingDependencyError):
         raise
     except Exception as error:
+        if is_raised_by_handler(error):
+            raise
         raise ExportError(
             f"deserialize: {target.name!r} cannot be made from its recipe: {type(error).__name__}: {error}. If the "
             "program cannot be loaded on the machine that exported it either, it is damaged: export it again."

@@ -92,7 +92,9 @@ def _elements(caller: str, line: jax.Array, axis: int, chosen: Any) -> jax.Array
 
 def _at_places(caller: str, matrix: Format, rows: Any, columns: Any) -> jax.Array:
     """Return the elements at these pairs of rows and columns as a vector, like NumPy and SciPy."""
-    row, column = (np.asarray(_numbers(caller, part, axis, matrix.shape[axis])) for axis, part in enumerate((rows, columns)))
+    row, column = (
+        np.asarray(_numbers(caller, part, axis, matrix.shape[axis])) for axis, part in enumerate((rows, columns))
+    )
     if row.shape != column.shape and 1 not in (row.size, column.size):
         raise ArgumentError(
             f"{caller}: there are {row.size} rows and {column.size} columns, which are no pairs. For a submatrix write "

@@ -20,6 +20,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from ...config import Settings
 from ...errors import DifferentiationError, KernelTypeError, ResultError, XLAKernelError
+from ...interrupts import is_raised_by_handler
 from ...structs import Struct, counted, is_smooth, keywords_of, text_of
 from ..results import as_array, fits, flat_results
 from . import multilinear
@@ -317,7 +318,10 @@ def _examined(
 
     try:
         program = jax.make_jaxpr(call)(list(args), traced)
-    except Exception:  # noqa: BLE001  # the call itself raises the error, or succeeds with known values
+    except Exception as error:
+        if is_raised_by_handler(error):
+            raise
+        # The call itself raises the error, or succeeds with known values.
         return run, _referred_to(function)
 
     def run_program() -> Any:

@@ -1,0 +1,113 @@
+"""Time limits: an exception of a signal handler is never taken for an error of what the handler interrupted."""
+
+import signal
+
+import jax
+import jax.numpy as jnp
+import numba
+import numpy as np
+import pytest
+from numba.core.typing import Context
+from numba.extending import overload
+from numpy.testing import assert_array_equal
+
+from xlakernel.core import code_files, deserialize, export
+from xlakernel.core.backend import jit_when_eager
+from xlakernel.core.programs import loading
+from xlakernel.numba import numba_kernel
+
+FACTOR = 2.0
+
+
+def scaled(a):
+    """Replaced by Numba."""
+
+
+@overload(scaled)
+def _scaled(a):
+    factor = FACTOR
+    return lambda a: factor * a
+
+
+@numba.njit
+def scale(x, out):
+    for i in range(x.size):
+        out[i] = scaled(x[i])
+
+
+@numba.njit
+def double(x, out):
+    for i in range(x.size):
+        out[i] = 2 * x[i]
+
+
+@pytest.fixture
+def limit():
+    """Return a function that raises TimeoutError, also an OSError, from a signal handler."""
+
+    def handler(number, frame):
+        raise TimeoutError("time limit")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    yield lambda *_, **__: signal.raise_signal(signal.SIGALRM)
+    signal.signal(signal.SIGALRM, before)
+
+
+def call_anew(kernel):
+    """Call a new wrapper of a kernel on three numbers."""
+    return np.asarray(numba_kernel(kernel, outs=lambda x: x)(jnp.arange(3.0)))
+
+
+def test_a_replaced_function_stays_in_the_fingerprint(monkeypatch, limit):
+    """Without it, the code of another factor would be used."""
+    found = Context.resolve_value_type
+    for factor in (2.0, 5.0):
+        monkeypatch.setitem(_scaled.__globals__, "FACTOR", factor)
+        with monkeypatch.context() as patch:
+            patch.setattr(Context, "resolve_value_type", lambda self, x: limit() if x is scaled else found(self, x))
+            with pytest.raises(TimeoutError):
+                call_anew(scale)
+        assert_array_equal(call_anew(scale), factor * np.arange(3.0))
+
+
+@pytest.mark.parametrize("access", ["read_file", "replace_file"])
+def test_a_cache_is_not_blamed(monkeypatch, limit, tmp_path, access):
+    monkeypatch.setattr(code_files, "code_folder", lambda: tmp_path)
+    monkeypatch.setattr(code_files, access, limit)
+    with pytest.raises(TimeoutError):
+        code_files.read_code("00") if access == "read_file" else code_files.write_code("00", b"")
+
+
+def test_a_reference_is_traced_once(limit):
+    traced = []
+
+    def reference(x):
+        traced.append(x)
+        limit()
+
+    f = numba_kernel(double, outs=lambda x: x, reference=reference)
+    with pytest.raises(TimeoutError):
+        jax.grad(lambda x: f(x).sum())(jnp.ones(3))
+    assert len(traced) == 1
+
+
+def test_a_program_is_not_damaged(monkeypatch, limit):
+    data = export(jax.jit(numba_kernel(double, outs=lambda x: x)))(jnp.ones(3)).serialize()
+    monkeypatch.setattr(loading, "_prepare", limit)
+    monkeypatch.setattr(loading, "is_registered", lambda *_: False)
+    with pytest.raises(TimeoutError):
+        deserialize(data)
+
+
+def test_an_operation_outside_of_jit_does_not_run_again(limit):
+    calls = []
+
+    @jit_when_eager
+    def operation(x):
+        calls.append(x)
+        if len(calls) == 1:
+            limit()
+        return x
+
+    with pytest.raises(TimeoutError):
+        operation(jnp.ones(3))
