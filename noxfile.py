@@ -39,6 +39,10 @@ PROJECTS = {
 
 # Options that run test files in parallel. A file stays in one process, since its tests share compiled kernels.
 SIDE_BY_SIDE = ["--numprocesses=auto", "--maxprocesses=8", "--dist=loadfile"]
+# Numba compiles sparse's kernels with these settings in three quarters of the time. Without any optimisation (0), it
+# would keep addresses in their code, and not store it on disk. `together` has them for the Python that runs nox; other
+# Pythons, `tests` and the tests of installed wheels have Numba's defaults.
+FAST_KERNELS = {"NUMBA_OPT": "1", "NUMBA_LOOP_VECTORIZE": "0"}
 # Tests of an installed wheel that a dry run selects: imports and a first kernel of each package.
 QUICK = {
     "core": ["test_import.py", "test_operator.py", "test_native_callee.py", "command/test_documentation.py"],
@@ -135,8 +139,8 @@ def run_tests(session: nox.Session, package: str, device: str, *install: str) ->
     run_pytest(session, package, device, rest)
 
 
-def run_pytest(session: nox.Session, package: str, device: str, rest: list[str]) -> None:
-    """Run one package's tests on what is installed; *rest* is handed to pytest."""
+def run_pytest(session: nox.Session, package: str, device: str, rest: list[str], **settings: str) -> None:
+    """Run one package's tests on what is installed; *rest* is handed to pytest, *settings* are for its environment."""
     env = {"JAX_PLATFORMS": "cpu"}
     # Arguments of the user follow these: `-- -m "not gpu"` runs the long grids, and processes, too.
     marked = ["-m", "not gpu and not slow and not process", *SIDE_BY_SIDE]
@@ -146,7 +150,7 @@ def run_pytest(session: nox.Session, package: str, device: str, rest: list[str])
     folder = f"packages/{PREFIX}{package}"
     given = any("/" in arg and (ROOT / arg.partition("::")[0]).exists() for arg in rest)
     paths = [] if given else [f"{folder}/tests", f"{folder}/src"]
-    session.run("pytest", "--doctest-modules", *paths, *marked, *rest, env={**env, **own_cache(session)})
+    session.run("pytest", "--doctest-modules", *paths, *marked, *rest, env={**env, **own_cache(session), **settings})
 
 
 def own_cache(session: nox.Session) -> dict[str, str]:
@@ -185,10 +189,11 @@ def together(session: nox.Session) -> None:
     found = [test_requirements(package, "cpu") for package in PROJECTS]
     local, others = ({name for pair in found for name in pair[i]} for i in (0, 1))
     session.install(*editable(*sorted(local)), *sorted(others))
+    settings = FAST_KERNELS if session.python == CURRENT else {}
     failed = []
     for package in named:
         try:
-            run_pytest(session, package, "cpu", rest)
+            run_pytest(session, package, "cpu", rest, **settings)
         except nox.command.CommandFailed:
             failed.append(package)
     if failed:

@@ -129,7 +129,7 @@ def test_code_for_another_processor_is_not_used(compiled, in_a_new_process, fold
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("OPT", numba.core.config._OptLevel(1)), ("LOOP_VECTORIZE", 7), ("SLP_VECTORIZE", 7)]
+    ("option", "value"), [("OPT", numba.core.config._OptLevel(2)), ("LOOP_VECTORIZE", 7), ("SLP_VECTORIZE", 7)]
 )
 def test_code_of_other_options_is_not_used(compiled, in_a_new_process, folder, monkeypatch, option, value):
     load(plus=3)
