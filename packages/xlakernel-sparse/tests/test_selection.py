@@ -321,11 +321,6 @@ def test_more_entries_than_the_indices_count_are_refused(build):
         matrix[np.zeros(1 << 15, int)]
 
 
-def test_two_lists_are_ambiguous(matrix):
-    with pytest.raises(ArgumentError, match=r"select pairs in NumPy.*A\[rows\]\[:, columns\]"):
-        matrix[[0, 1], [1, 2]]
-
-
 @pytest.mark.parametrize("number", [1.5, True])
 def test_traced_indices_are_integers(matrix, number):
     with pytest.raises(ArgumentError, match="expected an integer"):
