@@ -1,15 +1,14 @@
-"""Functions of elements, extremes, and the places of elements, with SciPy's names and meanings."""
+"""Functions of elements with SciPy's names and meanings."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError, StructureError
+from xlakernel.core.errors import ArgumentError, DtypeError
 from xlakernel.sparse import CSR
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -99,6 +98,25 @@ def test_derivatives_of_elements(kind, build, odd):
         assert_allclose(along, gradient.sum(), rtol=1e-6)
 
 
+def test_numbers_of_jax_and_numpy(build, odd):
+    matrix = build(CSR, odd)
+    for two in (jnp.float32(2), jnp.asarray(2), np.array(2.0), np.float16(2), jnp.bfloat16(2)):
+        assert_allclose((matrix**two).toarray(), (matrix**2).toarray(), rtol=1e-6)
+        assert_array_equal(matrix.minimum(two).toarray(), matrix.minimum(2).toarray())
+        assert_array_equal(matrix.maximum(-two).toarray(), matrix.maximum(-2).toarray())
+    for refuse in (lambda n: matrix**n, matrix.maximum, matrix.minimum):
+        with pytest.raises(ArgumentError, match="expected a number"):
+            jax.jit(refuse)(jnp.float32(2))
+
+
+def test_exponents_share_a_program(build, odd, compilations):
+    matrix = build(CSR, odd)
+    for first, other in ((4, 5), (1.5, 2.5)):
+        assert_allclose((matrix**first).toarray().imag, 0)
+        assert compilations(lambda n=other: matrix**n) == 0
+        assert_allclose((abs(matrix) ** other).toarray(), abs(matrix).toarray() ** other, rtol=1e-5)
+
+
 @pytest.mark.parametrize("n", [0, -1, -0.5, float("nan"), 1j, "2", None, np.ones((5, 4))], ids=str)
 def test_powers_that_fill_the_matrix_are_refused(matrix, n):
     with pytest.raises(ArgumentError, match=r"expected a number above 0.*A\.todense\(\) \*\* n"):
@@ -152,97 +170,3 @@ def test_the_greater_and_the_smaller_of_elements_and_numbers(kind, build, odd):
     for method, wrong in (("maximum", 1), ("maximum", float("nan")), ("minimum", -1), ("minimum", matrix)):
         with pytest.raises(ArgumentError, match=f"{method}: other is .*; expected a number of at"):
             getattr(matrix, method)(wrong)
-
-
-@settings(max_examples=6)
-@given(data=st.data(), axis=st.sampled_from([None, 0, -1]), explicit=st.booleans())
-def test_extremes_and_counts_are_those_of_scipy(kind, build, entries, data, axis, explicit):
-    found = data.draw(entries)
-    matrix = build(kind, found)
-    known = matrix.to_scipy()
-    known.sum_duplicates()
-    for name in ("max", "min"):
-        expected = getattr(known, name)(axis) if not explicit else _of_stored(known, name, axis)
-        expected = expected.toarray().reshape(-1) if scipy.sparse.issparse(expected) else expected
-        assert_array_equal(getattr(matrix, name)(axis, explicit=explicit), expected)
-    assert_array_equal(matrix.count_nonzero(axis), np.count_nonzero(known.toarray(), axis))
-    assert_array_equal(matrix.trace(), known.toarray().trace())
-    assert set(zip(*map(np.asarray, matrix.nonzero()), strict=True)) == set(
-        zip(*known.toarray().nonzero(), strict=True)
-    )
-
-
-def _of_stored(known, name, axis):
-    """Return the extremes of the stored elements; SciPy counts zeros that are not stored in before 1.15."""
-    known = known.tocoo()
-    if axis is None:
-        return getattr(known.data, name)() if known.nnz else 0
-    lines = (known.coords if hasattr(known, "coords") else (known.row, known.col))[1 - axis % 2]
-    values = [known.data[lines == i] for i in range(known.shape[1 - axis % 2])]
-    return np.array([getattr(each, name)() if each.size else 0 for each in values])
-
-
-@pytest.mark.parametrize("dtype", ["int8", "uint8", "bfloat16", "float64"])
-def test_dtypes_of_extremes(dtype, x64):
-    dense = np.array([[3, 1], [2, 0]]).astype(dtype)
-    matrix = CSR.from_dense(dense)
-    for axis in (None, 1):
-        assert matrix.max(axis).dtype == matrix.min(axis).dtype == dtype
-        assert_array_equal(matrix.max(axis), dense.max(axis))
-        assert_array_equal(matrix.min(axis), dense.min(axis))
-
-
-def test_extremes_are_nan_where_an_element_is(kind):
-    matrix = kind.from_dense(np.array([[1, np.nan], [2, 0]], np.float32))
-    assert jnp.isnan(matrix.max()) and jnp.isnan(matrix.min())
-    assert_array_equal(matrix.max(axis=1), [np.nan, 2])
-
-
-def test_extremes_of_equal_weights_and_under_transformations(kind, build, odd):
-    matrix = build(kind, odd, equal=-2.0)
-    assert_array_equal(matrix.min(axis=0), matrix.toarray().min(0))
-    assert_array_equal(jax.jit(lambda a: a.max(axis=1))(matrix), matrix.toarray().max(1))
-    weights = jnp.stack([jnp.arange(10.0), -jnp.arange(10.0)])
-    matrix = build(kind, odd)
-    found = jax.vmap(lambda w: matrix.with_data(w).max(axis=0))(weights)
-    assert_array_equal(found, np.stack([matrix.with_data(w).toarray().max(0) for w in weights]))
-    gradient = jax.grad(lambda w: matrix.with_data(w).max())(matrix.data.at[7:].set(jnp.nan))
-    assert_allclose(gradient.sum(), 2)  # the element has two entries
-
-
-def test_extremes_that_do_not_exist(kind):
-    matrix = kind.from_dense(np.zeros((0, 3), np.float32))
-    assert matrix.max(axis=1).shape == (0,)
-    for axis in (None, 0):
-        with pytest.raises(ShapeError, match=r"max: a matrix of shape \(0, 3\) has no elements there"):
-            matrix.max(axis)
-    with pytest.raises(ShapeError, match="min: axis is 2"):
-        matrix.min(2)
-    with pytest.raises(DtypeError, match="max: the matrix is of dtype complex64"):
-        matrix.astype("complex64").max(1)
-
-
-def test_places_of_elements_under_jit(kind, build, odd):
-    matrix = build(kind, odd)
-    row, column = jax.jit(lambda a: a.nonzero(size=8))(matrix)
-    expected = matrix.toarray().nonzero()
-    assert sorted(zip(row.tolist(), column.tolist(), strict=True)) == [
-        *zip(*map(np.ndarray.tolist, map(np.asarray, expected)), strict=True),
-        *[(5, 4)] * (8 - expected[0].size),
-    ]
-    with pytest.raises(StructureError, match=r"nonzero: the matrix is traced.*A\.nonzero\(size=A\.nnz\)"):
-        jax.jit(lambda a: a.nonzero())(matrix)
-    with pytest.raises(ArgumentError, match=r"nonzero: size is 1\.5"):
-        matrix.nonzero(size=1.5)
-    empty = kind.from_dense(np.zeros((3, 2), np.float32))
-    assert [along.shape for along in empty.nonzero()] == [(0,), (0,)]
-    assert [along.tolist() for along in empty.nonzero(size=2)] == [[3, 3], [2, 2]]
-
-
-def test_a_single_zero_among_many_places():
-    """float32 does not tell the numbers of places and of stored elements apart."""
-    rows = columns = 4097
-    indptr = np.append(np.arange(rows) * columns, rows * columns - 1)
-    indices = np.tile(np.arange(columns, dtype=np.int32), rows)[:-1]
-    matrix = CSR((jnp.ones(1), indices, indptr.astype(np.int32)), (rows, columns))
-    assert matrix.min() == 0 and (-matrix).max() == 0

@@ -328,6 +328,7 @@ class KernelCases(StructureCases):
                 self.check_sampled(STRUCTURES[name](), 3, "float32")
                 self.check_places(STRUCTURES[name]())
                 self.check_lines(STRUCTURES[name](), homogeneous=False)
+                self.check_reductions(STRUCTURES[name]())
             self.test_active_indices(7)
             self.test_compact_product("tall", "int32", False)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from grids import DTYPES, KINDS, LARGE, NARROW, STRUCTURES, each_index, slow_but, struct
@@ -16,6 +18,7 @@ class StructureCases(OnBackend):
         generators = (
             *("product", "compact_product", "sampled_product", "transpose", "transpose_with_data"),
             *("entry_rows", "first_of_places", "descents", "slice_rows", "gather_rows", "diagonal", "active_indices"),
+            "reduce_rows",
         )
         for name, reason in self.unsupported.items():
             generator, _, dtype = name.rpartition("/")
@@ -66,6 +69,23 @@ class StructureCases(OnBackend):
             found = make([struct(diagonal.shape, dtype)], offset=offset, homogeneous=homogeneous)(data, *arrays)
             np.testing.assert_allclose(found, diagonal, rtol=1e-5, atol=1e-5)
 
+    def check_reductions(self, structure, dtype="float32"):
+        rows, indptr = structure.shape[0], structure.indptr
+        rng = np.random.default_rng(7)
+        data = numbers(rng, structure.indices.size, dtype) * (rng.random(structure.indices.size) < 0.5)
+        ends = list(itertools.pairwise(indptr))
+        methods = {"sum": np.sum, "count": np.count_nonzero, "max": np.max, "min": np.min}
+        for method, function in methods.items():
+            if data.dtype.kind != "c" or method in ("sum", "count"):
+                expected = np.array([function(data[first:last]) if first < last else 0 for first, last in ends])
+                out = struct((rows,), "int32" if method == "count" else dtype)
+                found = self.generator("reduce_rows", dtype)([out], method=method)(data, indptr)
+                np.testing.assert_allclose(found, expected.reshape(rows).astype(out.dtype), rtol=1e-4, atol=1e-4)
+        if data.dtype.kind == "f" and structure.entries:
+            data[structure.entries // 2] = np.nan
+            found = self.generator("reduce_rows")([struct((rows,), dtype)], method="max")(data, indptr)
+            assert np.flatnonzero(np.isnan(found)).tolist() == [structure.rows[structure.entries // 2]]
+
     @pytest.mark.parametrize("name", STRUCTURES)
     def test_places(self, name):
         self.check_places(STRUCTURES[name]())
@@ -73,6 +93,18 @@ class StructureCases(OnBackend):
     @pytest.mark.parametrize("name", LARGE)
     def test_places_in_parallel(self, name):
         self.check_places(LARGE[name]())
+
+    @pytest.mark.parametrize("name", STRUCTURES)
+    def test_reductions(self, name):
+        self.check_reductions(STRUCTURES[name]())
+
+    @pytest.mark.parametrize("name", LARGE)
+    def test_reductions_in_parallel(self, name):
+        self.check_reductions(LARGE[name]())
+
+    @pytest.mark.parametrize("dtype", slow_but(KINDS, ("complex64", "int32")))
+    def test_reductions_of_dtype(self, dtype):
+        self.check_reductions(STRUCTURES["wide"](), dtype)
 
     @each_index
     def test_places_of_index_dtypes(self, index, pointer):

@@ -26,11 +26,15 @@ from xlakernel.sparse.kernels.numba import (
     plasticity,
     prepared,
     procedural,
+    reductions,
     sampled,
     scatter,
 )
 
-ROOMS = (conversion, delays, events, gather, lines, matrix, places, plasticity, prepared, procedural, sampled, scatter)
+ROOMS = (
+    *(conversion, delays, events, gather, lines, matrix, places),
+    *(plasticity, prepared, procedural, reductions, sampled, scatter),
+)
 # Functions that kernels of several rooms call.
 SHARED = {"add_private", "clear", "gather_row", "gather_rows", "no_order", "scatter_active", "scatter_rows"}
 KERNELS = {
@@ -47,7 +51,7 @@ class TestNumba(KernelCases):
 
 class TestPlainJax(StructureCases):
     generators = reference
-    test_places_in_parallel = test_lines_in_parallel = None  # XLA divides the work
+    test_places_in_parallel = test_lines_in_parallel = test_reductions_in_parallel = None  # XLA divides the work
 
 
 class TestNumbaUpdates(UpdateCases):

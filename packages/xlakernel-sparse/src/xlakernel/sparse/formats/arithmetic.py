@@ -16,6 +16,7 @@ from ..events.arrays import EventArray
 from ..operators.arguments import as_array
 from ..operators.dtypes import SUPPORTED
 from .base import Format
+from .duplicates import known_of
 from .symbolic import combine
 
 _NUMBERS = (bool, int, float, complex, np.generic)
@@ -191,7 +192,7 @@ def _combined(matrix: Any, sign: str, other: Any, function: Callable[[Any, Any],
             f"{sign} x."
         )
     # With duplicates, the product of sums is not the sum of products.
-    if _have_same_structure(matrix, other) and (not common or _is_sorted(matrix)):
+    if _have_same_structure(matrix, other) and (not common or known_of(matrix).distinct):
         other._check_single()
         weights = (entry_weights(matrix), entry_weights(other)) if common else (matrix.data, other.data)
         return matrix.with_data(function(*weights))
@@ -210,11 +211,3 @@ def _have_same_structure(matrix: Format, other: Format) -> bool:
 
 def _is_traced(array: Any) -> bool:
     return isinstance(array, jax.core.Tracer)
-
-
-def _is_sorted(matrix: Format) -> bool:
-    """Return True if the entries are known to be at different places."""
-    if any(map(_is_traced, matrix.structure)):
-        return False
-    with jax.ensure_compile_time_eval():
-        return bool(matrix._ascends())

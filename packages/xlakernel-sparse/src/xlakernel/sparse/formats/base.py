@@ -15,6 +15,8 @@ from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 
 from ..events.arrays import BinaryArray
 from ..operators.arguments import as_integer, check_data
+from ..operators.dtypes import accumulator
+from ..operators.reductions import reduce_rows
 from .products import Multiplied
 
 #: The weights and the index arrays of a matrix.
@@ -131,6 +133,10 @@ class Format(Multiplied, abc.ABC):
         """Return ``row[i] * column[j]`` for each entry in row i and column j, ``(nnz,)``; a factor of None is 1."""
 
     @abc.abstractmethod
+    def _indptr(self, axis: int) -> jax.Array | None:
+        """Return the first entry of each row if *axis* is 0, else of each column; None if they are not stored so."""
+
+    @abc.abstractmethod
     def _ascends(self) -> jax.Array:
         """Return True if the places of the entries ascend, so that they differ."""
 
@@ -185,6 +191,15 @@ class Format(Multiplied, abc.ABC):
         return self
 
     # Dense results.
+
+    def _summed(self, axis: int | None, dtype: Any) -> jax.Array:
+        lines = [self._indptr(of) for of in ((0, 1) if axis is None else (1 - axis,))]
+        indptr = next((starts for starts in lines if starts is not None), None)
+        if self.homogeneous or indptr is None:
+            return super()._summed(axis, dtype)
+        wide = accumulator(dtype) if axis is None else dtype  # sums of lines may overflow half precision
+        sums = reduce_rows(self.data.astype(wide), indptr, "sum")
+        return jnp.sum(sums).astype(dtype) if axis is None else sums
 
     def _line(self, axis: int, number: Any) -> jax.Array:
         """Return a row if *axis* is 0, else a column, as a dense vector; *number* is in range."""

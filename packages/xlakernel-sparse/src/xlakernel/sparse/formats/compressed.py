@@ -176,6 +176,10 @@ class Compressed(Format):
         products = csr_sddmm(*self.structure, line, place, shape=self.line_shape)
         return jnp.where(self._is_entry(), products, jnp.ones((), products.dtype))
 
+    def _indptr(self, axis: int) -> jax.Array | None:
+        self._check_single()
+        return self.indptr if axis == self._axis else None
+
     def _ascends(self) -> jax.Array:
         self._check_single()
         return ascends(*self.structure)

@@ -114,6 +114,9 @@ class Coordinates(Format):
         ]
         return math.prod(factors[1:], start=factors[0])
 
+    def _indptr(self, axis: int) -> jax.Array | None:
+        return None
+
     def _ascends(self) -> jax.Array:
         self._check_single()
         row, col = self.structure

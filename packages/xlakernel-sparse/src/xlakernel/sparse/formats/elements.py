@@ -1,10 +1,9 @@
-"""`Elements`: functions of the elements, with SciPy's names. Duplicates are added up first."""
+"""`Elements`: functions of the elements that keep zeros, with SciPy's names. Duplicates are added up first."""
 
 from __future__ import annotations
 
 import abc
 import functools
-import operator
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -12,18 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.backend import jit_when_eager
-from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError, StructureError
+from xlakernel.core.errors import ArgumentError
 
-from ..operators.arguments import as_integer
-from ..operators.dtypes import accumulator
-from .arithmetic import Arithmetic, entry_weights
+from ..operators.arguments import is_known
+from .arithmetic import Arithmetic
+from .duplicates import Known, known_of, sums_at_places
+from .reductions import Reductions
 
-_REALS = (int, float, np.integer, np.floating)
+#: The exponents that XLA compiles to products or a square root. Others are operands of one program.
+_EXPONENTS = (0.5, 1, 2, 3)
 
 
-class Elements(Arithmetic, abc.ABC):
-    """Functions of the elements that keep zeros, and the extremes and places of elements; a base of `SparseMatrix`.
+class Elements(Arithmetic, Reductions, abc.ABC):
+    """Functions of the elements that keep zeros; a base of `SparseMatrix`.
 
     The result of a function has the structure of the matrix, and a weight for each entry, even if the weights of the
     matrix are all equal: places with duplicates get other weights. Without duplicates, ``A.with_data(f(A.data))`` is
@@ -49,13 +49,14 @@ class Elements(Arithmetic, abc.ABC):
         Raises:
           ArgumentError: if *n* is not a number above 0.
         """
-        if not isinstance(n, _REALS) or not n > 0:
+        number = _real_number(n)
+        if number is None or not number > 0:
             raise ArgumentError(
                 f"{type(self).__name__} ** n: n is {n!r}; expected a number above 0, for which zeros stay zeros. "
                 "For other powers of the entries alone write A.with_data(A.data**n); for a dense result "
                 "A.todense() ** n; for a product of matrices A @ x."
             )
-        return self._map(operator.pow, n)
+        return self._map(_power(number)) if number in _EXPONENTS else self._map(jnp.power, number)
 
     def maximum(self, other: float) -> Self:
         """Return the maximum of each element and a number.
@@ -67,9 +68,10 @@ class Elements(Arithmetic, abc.ABC):
           ArgumentError: if *other* is not such a number.
           DtypeError: if the elements are complex.
         """
-        if not isinstance(other, _REALS) or not other <= 0:
+        number = _real_number(other)
+        if number is None or not number <= 0:
             raise self._refusal("maximum", other, "a number of at most 0")
-        return self._map_real("maximum", jnp.maximum, _in_range(other, self.dtype))
+        return self._map_real("maximum", jnp.maximum, _in_range(number, self.dtype))
 
     def minimum(self, other: float) -> Self:
         """Return the minimum of each element and a number.
@@ -81,9 +83,10 @@ class Elements(Arithmetic, abc.ABC):
           ArgumentError: if *other* is not such a number.
           DtypeError: if the elements are complex.
         """
-        if not isinstance(other, _REALS) or not other >= 0:
+        number = _real_number(other)
+        if number is None or not number >= 0:
             raise self._refusal("minimum", other, "a number of at least 0")
-        return self._map_real("minimum", jnp.minimum, _in_range(other, self.dtype))
+        return self._map_real("minimum", jnp.minimum, _in_range(number, self.dtype))
 
     @property
     def real(self) -> Self:
@@ -169,19 +172,11 @@ class Elements(Arithmetic, abc.ABC):
 
     def _map(self, function: Callable[..., Any], *numbers: Any) -> Self:
         """Return the matrix of ``function(element, *numbers)``, where the function of 0 is 0."""
-        # JAX takes static arguments that are equal, 2 and 2.0, for the same; with their types, they differ.
-        return self.with_data(_mapped_elements(self, function, tuple((type(number), number) for number in numbers)))
+        return self.with_data(_mapped(self, function, known_of(self), *numbers))
 
     def _map_real(self, method: str, function: Callable[..., Any], *numbers: Any) -> Self:
         self._check_real(method)
         return self._map(function, *numbers)
-
-    def _check_real(self, method: str) -> None:
-        if jnp.issubdtype(self.dtype, jnp.complexfloating):
-            raise DtypeError(
-                f"{type(self).__name__}.{method}: the matrix is of dtype {self.dtype}; expected integers or real "
-                "numbers. A.real and A.imag are the parts of complex numbers."
-            )
 
     def _refusal(self, method: str, other: Any, allowed: str) -> ArgumentError:
         return ArgumentError(
@@ -189,93 +184,14 @@ class Elements(Arithmetic, abc.ABC):
             f"For a dense result write jnp.{method}(A.todense(), other)."
         )
 
-    # Dense results.
 
-    def max(self, axis: int | None = None, *, explicit: bool = False) -> jax.Array:
-        """Return the greatest elements, NaN where an element is NaN.
-
-        Args:
-          axis: 0 or -2 for the maximum of each column, ``(columns,)``; 1 or -1 for that of each row, ``(rows,)``; None
-            for that of the matrix, ``()``.
-          explicit: if True, zeros that are not stored are left out. Where nothing is stored, the maximum is 0.
-
-        Raises:
-          ShapeError: if the axis does not exist, or has no elements.
-          DtypeError: if the elements are complex.
-        """
-        return self._extreme("max", axis, explicit)
-
-    def min(self, axis: int | None = None, *, explicit: bool = False) -> jax.Array:
-        """Return the smallest elements, NaN where an element is NaN.
-
-        Args:
-          axis: 0 or -2 for the minimum of each column, ``(columns,)``; 1 or -1 for that of each row, ``(rows,)``; None
-            for that of the matrix, ``()``.
-          explicit: if True, zeros that are not stored are left out. Where nothing is stored, the minimum is 0.
-
-        Raises:
-          ShapeError: if the axis does not exist, or has no elements.
-          DtypeError: if the elements are complex.
-        """
-        return self._extreme("min", axis, explicit)
-
-    def _extreme(self, method: str, axis: int | None, explicit: bool) -> jax.Array:
-        self._check_axis(method, axis)
-        self._check_real(method)
-        if 0 in (self.shape if axis is None else (self.shape[axis],)):
-            raise ShapeError(f"{type(self).__name__}.{method}: a matrix of shape {self.shape} has no elements there.")
-        found: jax.Array = _compiled_extreme(self, method, None if axis is None else axis % 2, bool(explicit))
-        return found
-
-    def trace(self, offset: int = 0) -> jax.Array:
-        """Return the sum of a diagonal; see `diagonal`.
-
-        Args:
-          offset: 0 for the main diagonal, positive for those above it, negative for those below.
-
-        Raises:
-          ArgumentError: if *offset* is not an integer.
-        """
-        return jnp.sum(self.diagonal(offset))
-
-    def count_nonzero(self, axis: int | None = None) -> jax.Array:
-        """Count the elements that are not zero; stored zeros are not counted.
-
-        Args:
-          axis: 0 or -2 to count those of each column, ``(columns,)``; 1 or -1 for each row, ``(rows,)``; None for all.
-
-        Raises:
-          ShapeError: if the axis does not exist.
-        """
-        self._check_axis("count_nonzero", axis)
-        return self._map(_is_nonzero).sum(axis)
-
-    def nonzero(self, *, size: int | None = None) -> tuple[jax.Array, jax.Array]:
-        """Return the rows and the columns of the elements that are not zero, in the order of the entries.
-
-        Args:
-          size: the length of the results; None: the number of these elements, which must be known: under jit, *size* is
-            necessary. Results that are longer are filled up with the rows and columns of *shape*, out of range.
-
-        Raises:
-          ArgumentError: if *size* is not a number.
-          StructureError: if *size* is None, and the matrix is traced.
-        """
-        number = None if size is None else as_integer(size)
-        if (size is not None and number is None) or (number is not None and number < 0):
-            raise ArgumentError(f"{type(self).__name__}.nonzero: size is {size!r}; expected a number, or None.")
-        is_nonzero = self._map(_is_nonzero).data != 0
-        if number is None:
-            if isinstance(is_nonzero, jax.core.Tracer):
-                raise StructureError(
-                    f"{type(self).__name__}.nonzero: the matrix is traced, so the number of elements that are not zero "
-                    "is not known. Give an upper bound: A.nonzero(size=A.nnz)."
-                )
-            number = int(is_nonzero.sum())
-        row, column = self.coordinates()
-        padded = [jnp.append(along, extent) for along, extent in zip((row, column), self.shape, strict=True)]
-        (entries,) = jnp.nonzero(is_nonzero, size=number, fill_value=self.nnz)
-        return padded[0][entries], padded[1][entries]
+def _real_number(value: Any) -> Any:
+    """Return a real number of Python or NumPy, also for a known array without dimensions; None for other objects."""
+    if isinstance(value, (jax.Array, np.ndarray)) and value.ndim == 0 and is_known(value):
+        value = value.item() if getattr(value, "weak_type", False) else np.asarray(value)[()]
+    if isinstance(value, np.generic) and not isinstance(value, float):
+        return value if jnp.issubdtype(value.dtype, jnp.integer) or jnp.issubdtype(value.dtype, jnp.floating) else None
+    return value if isinstance(value, (int, float)) else None
 
 
 def _in_range(number: Any, dtype: Any) -> Any:
@@ -285,71 +201,14 @@ def _in_range(number: Any, dtype: Any) -> Any:
     return number
 
 
-def _is_nonzero(element: jax.Array) -> jax.Array:
-    return (element != 0).astype(jnp.result_type(int))
+@functools.lru_cache(maxsize=None, typed=True)  # the powers 2 and 2.0 have other dtypes
+def _power(n: Any) -> Callable[[jax.Array], jax.Array]:
+    return lambda elements: elements**n
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))  # outside of jit each call would compile its cond anew
-def _mapped_elements(
-    matrix: Arithmetic, function: Callable[..., Any] | None, typed: tuple[tuple[type, Any], ...] = ()
-) -> Any:
-    """Return weights that add up, at each place, to *function* of the element there.
-
-    The first entry of a place (a row and column) gets the result; duplicates of the entry, and padding, get 0.
-
-    Args:
-      matrix: the matrix.
-      function: a function of the elements, and of numbers. None: return the elements, and an array that is True for the
-        first entries of places.
-      typed: the types of the numbers and the numbers.
-    """
-    numbers = [number for _, number in typed]
-
-    def finish(used: jax.Array, elements: jax.Array) -> Any:
-        if function is None:
-            return jnp.where(used, elements, 0), used
-        # Functions and their derivatives may be infinite at 0: elements that are not used are set to 1.
-        return jnp.where(used, function(jnp.where(used, elements, 1), *numbers), 0)
-
-    def of_distinct(is_distinct: jax.Array) -> Any:
-        return finish(matrix._is_entry() & is_distinct, matrix.data)  # under vmap, both branches are computed
-
-    def of_sums(first: jax.Array) -> Any:
-        weights = jnp.broadcast_to(entry_weights(matrix), matrix.nnz)
-        sums = jnp.zeros(matrix.nnz, accumulator(matrix.dtype)).at[first].add(weights).astype(matrix.dtype)
-        return finish(matrix._is_entry() & (first == jnp.arange(matrix.nnz)), sums)
-
-    def search() -> Any:
-        first, repeated = matrix._first_of_places()
-        return jax.lax.cond(repeated == 0, lambda: of_distinct(repeated == 0), lambda: of_sums(first))
-
-    ascends = matrix._ascends()
-    return jax.lax.cond(ascends, lambda: of_distinct(ascends), search)
-
-
-def _extreme(matrix: Elements, method: str, axis: int | None, explicit: bool) -> jax.Array:
-    """Return the maxima or minima along *axis*, 0 or 1, or of all elements if it is None."""
-    elements, used = _mapped_elements(matrix, None)
-    is_max = method == "max"
-    if jnp.issubdtype(matrix.dtype, jnp.inexact):
-        worst: Any = -jnp.inf if is_max else jnp.inf
-    else:
-        worst = np.iinfo(matrix.dtype).min if is_max else np.iinfo(matrix.dtype).max
-    better = jnp.maximum if is_max else jnp.minimum
-    elements = jnp.where(used, elements, jnp.asarray(worst, matrix.dtype))
-    if axis is None:
-        found = jnp.max(elements, initial=worst) if is_max else jnp.min(elements, initial=worst)
-        stored, places = jnp.sum(used), matrix.shape[0] * matrix.shape[1]
-    else:
-        reduce = jax.ops.segment_max if is_max else jax.ops.segment_min
-        line, places = matrix.coordinates()[1 - axis], matrix.shape[axis]
-        found = reduce(elements, line, matrix.shape[1 - axis])
-        stored = jax.ops.segment_sum(used.astype(jnp.int32), line, matrix.shape[1 - axis])
-    if explicit:
-        return jnp.where(stored == 0, jnp.zeros((), matrix.dtype), found)
-    if places > np.iinfo(stored.dtype).max:  # more than there are entries
-        return better(found, jnp.zeros((), matrix.dtype))
-    return jnp.where(stored < places, better(found, jnp.zeros((), matrix.dtype)), found)
-
-
-_compiled_extreme = jit_when_eager(_extreme, static_argnums=(1, 2, 3))
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _mapped(matrix: Elements, function: Callable[..., Any], known: Known, *numbers: Any) -> jax.Array:
+    """Return weights that add up, at each place, to the function of the element there."""
+    elements, used = sums_at_places(matrix, known)
+    # Functions and their derivatives may be infinite at 0: elements that are not used are set to 1.
+    return jnp.where(used, function(jnp.where(used, elements.astype(matrix.dtype), 1), *numbers), 0)

@@ -118,9 +118,16 @@ class Multiplied(ImmutablePytree, abc.ABC):
           ShapeError: if the axis does not exist.
         """
         self._check_axis("sum", axis)
-        dtype = jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), self.dtype)).dtype
-        total: jax.Array = _compiled_sum(self, axis, dtype)
+        total: jax.Array = _compiled_sum(self, axis)
         return total
+
+    def _summed(self, axis: int | None, dtype: Any) -> jax.Array:
+        """Return the sums along *axis*, 0 or 1, or of all entries if it is None, in *dtype*."""
+        if axis is None:  # sums of rows may overflow half precision where the sum of all does not
+            wide = accumulator(dtype)
+            return jnp.sum(self.astype(wide) @ jnp.ones(self.shape[1], wide)).astype(dtype)
+        matrix, ones = self.astype(dtype), jnp.ones(self.shape[axis], dtype)
+        return ones @ matrix if axis == 0 else matrix @ ones
 
     def mean(self, axis: int | None = None) -> jax.Array:
         """Return the mean of the elements, including zeros that are not stored.
@@ -136,26 +143,32 @@ class Multiplied(ImmutablePytree, abc.ABC):
           ShapeError: if the axis does not exist.
         """
         self._check_axis("mean", axis)
-        dtype = jax.eval_shape(jnp.mean, jax.ShapeDtypeStruct((1,), self.dtype)).dtype
-        total = self.astype(accumulator(dtype)).sum(axis)
-        # Divide by a float, because the number of all elements may exceed JAX's integers.
-        return (total / float(math.prod(self.shape) if axis is None else self.shape[axis])).astype(dtype)
+        mean: jax.Array = _compiled_mean(self, axis)
+        return mean
 
     def _check_axis(self, method: str, axis: Any) -> None:
         if axis is not None and as_integer(axis) not in (0, 1, -1, -2):
             raise ShapeError(f"{type(self).__name__}.{method}: axis is {axis!r}; allowed: 0, 1, -1, -2 or None.")
 
 
-def _sum(matrix: Multiplied, axis: int | None, dtype: Any) -> jax.Array:
-    if axis is None:  # sums of rows may overflow half precision where the sum of all does not
-        wide = accumulator(dtype)
-        return jnp.sum(matrix.astype(wide) @ jnp.ones(matrix.shape[1], wide)).astype(dtype)
-    matrix = matrix.astype(dtype)
-    ones = jnp.ones(matrix.shape[axis], dtype)
-    return ones @ matrix if axis in (0, -2) else matrix @ ones
+def _sum(matrix: Multiplied, axis: int | None) -> jax.Array:
+    return matrix._summed(None if axis is None else axis % 2, _dtype_of(jnp.sum, matrix))
 
 
-_compiled_sum = jit_when_eager(_sum, static_argnums=(1, 2))
+def _mean(matrix: Multiplied, axis: int | None) -> jax.Array:
+    dtype = _dtype_of(jnp.mean, matrix)
+    # Divide by a float, because the number of all elements may exceed JAX's integers.
+    places = float(math.prod(matrix.shape) if axis is None else matrix.shape[axis])
+    return (matrix.astype(accumulator(dtype)).sum(axis) / places).astype(dtype)
+
+
+def _dtype_of(function: Any, matrix: Multiplied) -> Any:
+    """Return the dtype that *function* gives to an array of the matrix's dtype."""
+    return jax.eval_shape(function, jax.ShapeDtypeStruct((1,), matrix.dtype)).dtype
+
+
+_compiled_sum = jit_when_eager(_sum, static_argnums=1)
+_compiled_mean = jit_when_eager(_mean, static_argnums=1)
 
 
 def _checked_product(matrix: Multiplied, other: Any, *, transpose: bool) -> jax.Array:

@@ -6,6 +6,7 @@ from ..reference import diagonal as diagonal
 from ..reference import entry_rows as entry_rows
 from ..reference import first_of_places as first_of_places
 from ..reference import gather_rows as gather_rows
+from ..reference import reduce_rows as reduce_rows
 from ..reference import slice_rows as slice_rows
 from ..reference import transpose as transpose
 from ..reference import transpose_with_data as transpose_with_data

@@ -12,6 +12,7 @@ from ._generators import gather_rows as gather_rows
 from ._generators import prepared_events as prepared_events
 from ._generators import procedural_product as procedural_product
 from ._generators import product as product
+from ._generators import reduce_rows as reduce_rows
 from ._generators import sampled_product as sampled_product
 from ._generators import slice_rows as slice_rows
 from ._generators import trace_update as trace_update

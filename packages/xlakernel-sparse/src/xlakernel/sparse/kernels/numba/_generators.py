@@ -27,6 +27,7 @@ from . import (
     plasticity,
     prepared,
     procedural,
+    reductions,
     sampled,
     scatter,
 )
@@ -66,6 +67,8 @@ _DENSE = {
 _MATMUL = 4, 8
 # The factor whose zeros are skipped → kernel
 _SAMPLED = {"": sampled.sample, "u": sampled.sample_active_rows, "v": sampled.sample_active_columns}
+# Reductions of rows that are sums → kernel
+_SUMS = {"sum": reductions.sum_rows, "count": reductions.count_rows}
 # Layout → kernel without and with limits
 _UPDATES = {
     "lines": (plasticity.update_lines, plasticity.update_lines_within),
@@ -260,6 +263,13 @@ def diagonal(outs: Sequence[Any], *, offset: int, homogeneous: bool) -> Callable
     """Return a function ``f(data, indices, indptr)`` that returns the elements with ``column - row == offset``."""
     run = numba_kernel(lines.diagonal, outs[0])
     return lambda data, indices, indptr: run(_weights(data, homogeneous), indices, indptr, offset=offset)
+
+
+def reduce_rows(outs: Sequence[Any], *, method: str) -> Callable[..., Any]:
+    """Return a function ``f(data, indptr)`` that reduces the weights of each row."""
+    if method in _SUMS:
+        return numba_kernel(_SUMS[method], outs[0])
+    return functools.partial(numba_kernel(reductions.extremes_of_rows, outs[0]), is_max=method == "max")
 
 
 def active_indices(outs: Sequence[Any]) -> Callable[..., Any]:

@@ -16,3 +16,4 @@ from .products import active_indices as active_indices
 from .products import compact_product as compact_product
 from .products import product as product
 from .products import sampled_product as sampled_product
+from .reductions import reduce_rows as reduce_rows
