@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping
 
 from _harness import Mark
-from _sparse_operations import OPERATIONS
+from _sparse_operations import OPERATIONS, OPERATIONS_OF_TWO
 from _sparse_regimes import BATCHES, DENSE_RATES, SPARSE_RATES, WIDE_COLUMNS
 
 FIRST_CONVERSION = 0.1  #: seconds
@@ -33,7 +33,10 @@ _DELAYS: list[_Entry] = [
 _OPERATIONS: list[_Entry] = [
     *(
         (name, f"{name}, SciPy", 1.5)
-        for name in (*OPERATIONS, "A.todense()", "CSR.from_dense(X)", "vmap of A[i], 2000 rows")
+        for name in (
+            *(*OPERATIONS, *OPERATIONS_OF_TWO),
+            *("A.todense()", "CSR.from_dense(X)", "vmap of A[i], 2000 rows"),
+        )
     ),
     ("CSR.from_scipy(A), 10^7 entries", "CSR(arrays, check=False), 10^7 entries", 3.0),
 ]

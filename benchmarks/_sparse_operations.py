@@ -47,6 +47,13 @@ OPERATIONS: dict[str, Callable[[Any], Any]] = {
     "A[rows]": lambda A: A[np.arange(0, A.shape[0], 10)],
 }
 
+#: By name; each is called with two of our matrices, of different structures, and with SciPy's.
+OPERATIONS_OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
+    "A + B": lambda A, B: A + B,
+    "A * B": lambda A, B: A * B,
+    "A @ B": lambda A, B: A @ B,
+}
+
 
 def _dense(row: Any) -> Any:
     """Return a row as a dense array; SciPy's is sparse."""
@@ -65,6 +72,11 @@ def operation_cases() -> dict[str, Loop | None]:
     for name, operation in OPERATIONS.items():
         cases[name] = _eager(operation, matrix)
         cases[f"{name}, SciPy"] = _eager(operation, theirs)
+    other = CSR.random(jax.random.key(8), matrix.shape, per_row=SIZE.degree)
+    both, both_theirs = (matrix, other), (theirs, other.to_scipy())
+    for name, of_two in OPERATIONS_OF_TWO.items():
+        cases[name] = _eager(lambda pair, f=of_two: f(*pair), both)
+        cases[f"{name}, SciPy"] = _eager(lambda pair, f=of_two: f(*pair), both_theirs)
     small = uniform(SMALL)
     cases["A.todense()"] = _eager(lambda A: A.todense(), small)
     cases["A.todense(), SciPy"] = _eager(lambda A: A.toarray(), small.to_scipy())

@@ -12,8 +12,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 from xlakernel.core.errors import DtypeError, InputError, ShapeError, StructureError
 from xlakernel.sparse import COO, CSC, CSR
 
-pytestmark = pytest.mark.usefixtures("plain_jax")
-
 OPERATIONS = {
     "sum": (lambda a, b: a + b, lambda a, b: a + b),
     "difference": (lambda a, b: a - b, lambda a, b: a - b),
@@ -105,6 +103,12 @@ def test_shapes_must_fit(kind, matrix):
             operate()
     with pytest.raises(ShapeError, match=r"@ .*: the shapes are \(5, 4\) and \(3, 4\); expected as many columns"):
         matrix @ other
+
+
+def test_shapes_of_dense_matrices_must_fit(matrix):
+    for operate in (lambda x: matrix + x, lambda x: matrix - x, lambda x: x + matrix):
+        with pytest.raises(ShapeError, match=r"x has the shape \(3, 4\); expected that of the matrix, \(5, 4\)"):
+            operate(np.ones((3, 4), np.float32))
 
 
 def test_structures_of_results_are_known_under_jit(kind, build, odd):

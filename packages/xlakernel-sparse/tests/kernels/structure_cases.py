@@ -11,6 +11,13 @@ from on_backend import OnBackend
 from structures import draw, equal_weight, numbers, wide_of
 
 
+def compressed(places, shape):
+    """Return the index arrays of a matrix with entries at *places*, ascending numbers ``row * columns + column``."""
+    row, column = np.divmod(places.astype(np.int64), max(1, shape[1]))
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(row, minlength=shape[0])[: shape[0]])])
+    return column.astype(np.int32), indptr.astype(np.int32)
+
+
 class StructureCases(OnBackend):
     """Tests of structures, lines and active elements. Subclass it as ``TestMyBackend``."""
 
@@ -18,7 +25,7 @@ class StructureCases(OnBackend):
         generators = (
             *("product", "compact_product", "sampled_product", "transpose", "transpose_with_data"),
             *("entry_rows", "first_of_places", "descents", "slice_rows", "gather_rows", "diagonal", "active_indices"),
-            "reduce_rows",
+            *("reduce_rows", "merge_rows", "merge_entries", "product_rows", "product_entries", "product_weights"),
         )
         for name, reason in self.unsupported.items():
             generator, _, dtype = name.rpartition("/")
@@ -85,6 +92,62 @@ class StructureCases(OnBackend):
             data[structure.entries // 2] = np.nan
             found = self.generator("reduce_rows")([struct((rows,), dtype)], method="max")(data, indptr)
             assert np.flatnonzero(np.isnan(found)).tolist() == [structure.rows[structure.entries // 2]]
+
+    def check_merging(self, name, common):
+        """Compare with sets; the second structure has every other entry of the first, and some of its own."""
+        structure = STRUCTURES[name]()
+        places = np.unique(structure.rows * structure.shape[1] + structure.columns)
+        others = np.union1d(places[::2], places[1::3] + (places[1::3] % structure.shape[1] > 0) * -1)
+        (a, b), expected = (
+            (compressed(places, structure.shape), compressed(others, structure.shape)),
+            (np.intersect1d if common else np.union1d)(places, others),
+        )
+        outs = [struct((size,), "int32") for size in (structure.shape[0] + 1, *[expected.size] * 3)]
+        indptr = self.generator("merge_rows")(outs[:1], common=common)(*a, *b)
+        merged = self.generator("merge_entries")(outs[1:], common=common)(*a, *b, indptr)
+        for found, known in zip((merged[0], indptr), compressed(expected, structure.shape), strict=True):
+            np.testing.assert_array_equal(found, known)
+        for keys, entries in ((places, merged[1]), (others, merged[2])):
+            known = np.where(np.isin(expected, keys), np.searchsorted(keys, expected), keys.size)
+            np.testing.assert_array_equal(entries, known)
+
+    def check_multiplication(self, name, columns, dtype="float32"):
+        """Multiply the structure by one of *columns* columns, a few of which are used in each row."""
+        structure, rng = STRUCTURES[name](), np.random.default_rng(8)
+        rows, inner = structure.shape
+        wide = np.flatnonzero(rng.random((inner, columns)) < min(1, 3 / max(1, columns)))
+        a, b = (structure.indices[: structure.entries], structure.indptr), compressed(wide, (inner, columns))
+        weights = [numbers(rng, of[0].size, dtype) for of in (a, b)]
+        dense = [
+            np.zeros(shape, wide_of(of, dtype))
+            for shape, of in zip(((rows, inner), (inner, columns)), weights, strict=True)
+        ]
+        np.add.at(dense[0], (structure.rows, a[0]), weights[0])
+        np.add.at(dense[1].reshape(-1), wide, weights[1])
+        reached = (dense[0] != 0).astype(int) @ (dense[1] != 0) > 0
+        indices, indptr = compressed(np.flatnonzero(reached), (rows, columns))
+        static = {"columns": columns, "pairs": int(np.diff(b[1])[a[0]].sum())}
+        found = self.generator("product_rows")([struct((rows + 1,), "int32")], **static)(*a, *b)
+        np.testing.assert_array_equal(found, indptr)
+        found = self.generator("product_entries")([struct(indices.shape, "int32")], **static)(*a, *b, indptr)
+        np.testing.assert_array_equal(found, indices)
+        run = self.generator("product_weights", dtype)([struct(indices.shape, dtype)], **static)
+        found = run(weights[0], *a, weights[1], *b, indices, indptr)
+        np.testing.assert_allclose(found, (dense[0] @ dense[1])[reached], rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("common", [False, True])
+    @pytest.mark.parametrize("name", slow_but(STRUCTURES, ("wide", "no columns", "heavy tail")))
+    def test_merging(self, name, common):
+        self.check_merging(name, common)
+
+    @pytest.mark.parametrize("name", slow_but(STRUCTURES, ("wide", "only padding", "heavy tail")))
+    def test_multiplication(self, name):
+        for columns in (7, 5000):
+            self.check_multiplication(name, columns)
+
+    @pytest.mark.parametrize("dtype", slow_but(KINDS, ("complex64",)))
+    def test_multiplication_of_dtype(self, dtype):
+        self.check_multiplication("wide", 40, dtype)
 
     @pytest.mark.parametrize("name", STRUCTURES)
     def test_places(self, name):

@@ -22,6 +22,8 @@ from xlakernel.sparse.kernels.numba import (
     gather,
     lines,
     matrix,
+    merging,
+    multiplication,
     places,
     plasticity,
     prepared,
@@ -32,7 +34,7 @@ from xlakernel.sparse.kernels.numba import (
 )
 
 ROOMS = (
-    *(conversion, delays, events, gather, lines, matrix, places),
+    *(conversion, delays, events, gather, lines, matrix, merging, multiplication, places),
     *(plasticity, prepared, procedural, reductions, sampled, scatter),
 )
 # Functions that kernels of several rooms call.

@@ -182,9 +182,12 @@ def _combined(matrix: Any, sign: str, other: Any, function: Callable[[Any, Any],
 
     Raises:
       InputError: if *other* is not a sparse matrix.
+      ShapeError: if the shapes differ.
       StructureError: if the structures are not known to be the same, and one of them is traced.
     """
     caller = f"{type(matrix).__name__} {sign} x"
+    if isinstance(other, (jax.Array, np.ndarray)) and other.ndim:
+        raise ShapeError(f"{caller}: x has the shape {other.shape}; expected that of the matrix, {matrix.shape}.")
     if not isinstance(other, Format):
         raise InputError(
             f"{caller}: x is {type(other).__name__}; expected a sparse matrix of this package; SciPy's are converted "

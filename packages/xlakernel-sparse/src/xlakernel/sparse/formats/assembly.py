@@ -17,7 +17,7 @@ from ..operators.arguments import as_array, as_integer, check_room
 from ..operators.dtypes import accumulator, check_dtype
 from .matrices import COO, CSC, CSR, SparseMatrix
 from .rearranged import rearranged
-from .symbolic import matrix_like, places_of
+from .symbolic import axis_of, matrix_like, places_of
 
 
 def hstack(blocks: Sequence[SparseMatrix]) -> Any:
@@ -141,17 +141,18 @@ def kron(A: SparseMatrix, B: SparseMatrix) -> Any:
     _check_matrices("kron", [A, B])
     extents = [m * n for m, n in zip(A.shape, B.shape, strict=True)]
     check_room("kron", "rows, columns and entries", A.structure[0].dtype, max(*extents, A.nnz * B.nnz))
-    of_a, of_b = places_of("kron", A), places_of("kron", B)
-    ones = [_with_ones(of.numbers) for of in (of_a, of_b)]
-    first, second = (
-        scipy.sparse.kron(*pair, format="coo").tocsr() for pair in ((of_a.numbers, ones[1]), (ones[0], of_b.numbers))
-    )
-    for numbers in (first, second):
-        numbers.sort_indices()
+    of_a, of_b = places_of("kron", A, 0), places_of("kron", B, 0)
+    numbers = of_a.numbers(A.shape), of_b.numbers(B.shape)
+    ones = [_with_ones(array) for array in numbers]
+    axis = axis_of(A)
+    products = [scipy.sparse.kron(*pair, format="coo") for pair in ((numbers[0], ones[1]), (ones[0], numbers[1]))]
+    first, second = (product.tocsr() if axis == 0 else product.tocsc() for product in products)
+    for product in (first, second):
+        product.sort_indices()
     dtype = jnp.result_type(A.dtype, B.dtype)
     wide = accumulator(dtype)
     data = of_a.weights(A).astype(wide)[_entries(first)] * of_b.weights(B).astype(wide)[_entries(second)]
-    return matrix_like(A, data.astype(dtype), first)
+    return matrix_like(A, axis, data.astype(dtype), first.indices, first.indptr, first.shape)
 
 
 def eye_array(m: int, n: int | None = None, *, k: int = 0, dtype: Any = float) -> CSR:

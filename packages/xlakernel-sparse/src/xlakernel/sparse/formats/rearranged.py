@@ -19,7 +19,7 @@ from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError, Structu
 from ..operators.arguments import as_array, as_integer
 from ..operators.dtypes import accumulator, check_dtype
 from .elements import Elements
-from .symbolic import Places, matrix_like, places_of
+from .symbolic import Places, axis_of, matrix_like, places_of
 
 
 class Rearranged(Elements, abc.ABC):
@@ -57,7 +57,7 @@ class Rearranged(Elements, abc.ABC):
             return numbers
 
         with jax.ensure_compile_time_eval():
-            weights = np.asarray(places_of(caller, self).weights(self))
+            weights = np.asarray(places_of(caller, self, 0).weights(self))
         return self._rearranged("eliminate_zeros", without_zeros)
 
     def reshape(self, *shape: Any) -> Self:
@@ -177,20 +177,22 @@ def rearranged(caller: str, rearrange: Callable[..., Any], matrices: Sequence[An
     Raises:
       StructureError: if a structure is traced.
     """
-    of = [places_of(caller, matrix) for matrix in matrices]
-    result = rearrange(*_numbered(of)).tocsr()
+    of = [places_of(caller, matrix, 0) for matrix in matrices]
+    axis = axis_of(matrices[0])
+    result = rearrange(*_numbered(of, matrices))
+    result = result.tocsr() if axis == 0 else result.tocsc()
     result.sort_indices()
     known = [each.weights(matrix) for each, matrix in zip(of, matrices, strict=True)]
     dtype = jnp.result_type(*(matrix.dtype for matrix in matrices))
     data = jnp.concatenate([*known, *weights])[result.data.astype(np.int64) - 1].astype(dtype)  # floats if empty
-    return matrix_like(matrices[0], data, result)
+    return matrix_like(matrices[0], axis, data, result.indices, result.indptr, result.shape)
 
 
-def _numbered(of: Sequence[Places]) -> list[Any]:
+def _numbered(of: Sequence[Places], matrices: Sequence[Any]) -> list[Any]:
     """Return the arrays of numbers, counted on from one matrix to the next."""
     numbered, before = [], 0
-    for each in of:
-        array = each.numbers.copy()
+    for each, matrix in zip(of, matrices, strict=True):
+        array = each.numbers(matrix.shape)
         array.data += before
         before += array.nnz
         numbered.append(array)

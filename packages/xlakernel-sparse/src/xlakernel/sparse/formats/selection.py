@@ -15,7 +15,7 @@ from xlakernel.core.errors import ArgumentError, StructureError
 from ..operators.arguments import check_room, is_on_cpu, put
 from ..operators.entries import in_order
 from .base import Format, Numbers
-from .symbolic import keys_of, places_of
+from .symbolic import places_of
 
 
 def select(matrix: Format, index: Any) -> Any:
@@ -90,18 +90,19 @@ def _elements(caller: str, line: jax.Array, axis: int, chosen: Any) -> jax.Array
     return line[chosen if isinstance(chosen, slice) else _numbers(caller, chosen, axis, line.shape[0])]
 
 
-def _at_places(caller: str, matrix: Format, rows: Any, columns: Any) -> jax.Array:
+def _at_places(caller: str, matrix: Format, first: Any, second: Any) -> jax.Array:
     """Return the elements at these pairs of rows and columns as a vector, like NumPy and SciPy."""
-    row, column = (
-        np.asarray(_numbers(caller, part, axis, matrix.shape[axis])) for axis, part in enumerate((rows, columns))
-    )
+    chosen = enumerate((first, second))
+    row, column = (np.asarray(_numbers(caller, part, axis, matrix.shape[axis])) for axis, part in chosen)
     if row.shape != column.shape and 1 not in (row.size, column.size):
         raise ArgumentError(
             f"{caller}: there are {row.size} rows and {column.size} columns, which are no pairs. For a submatrix write "
             "A[rows][:, columns]."
         )
-    places = places_of(caller, matrix)
-    keys, wanted = keys_of(places.numbers), row.astype(np.int64) * matrix.shape[1] + column
+    places = places_of(caller, matrix, 0)
+    rows, columns = matrix.shape
+    keys = np.repeat(np.arange(rows) * columns, np.diff(places.indptr)) + np.asarray(places.indices)  # these ascend
+    wanted = row.astype(np.int64) * columns + column
     at = np.searchsorted(keys, wanted)
     is_stored = np.append(keys, -1)[at] == wanted
     weights = places.weights(matrix).astype(matrix.dtype)

@@ -1,6 +1,7 @@
-"""Sums and products of two matrices of different structures. The structure of the result is computed on the host.
+"""Sums and products of two matrices of different structures.
 
-JAX computes the weights of the result from those of the two matrices, which may be traced and are differentiated.
+The structure of the result is computed from known structures, also while JAX traces. The weights of
+both matrices may be traced and are differentiated.
 """
 
 from __future__ import annotations
@@ -16,44 +17,48 @@ from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ShapeError, StructureError
 
 from ..operators.arguments import check_room
+from ..operators.conversion import csr_to_csc
 from ..operators.dtypes import accumulator
+from ..operators.merging import merge
+from ..operators.multiplication import product_structure, product_weights
 from .base import Format
-
-_BITS = 32  #: of the number of a place; two numbers are one integer of 64 bits, the first in the lower half
+from .duplicates import evaluated, known_of, sums_at_places
 
 
 class Places(NamedTuple):
-    """The places of a matrix's entries, row by row, sorted and without duplicates.
+    """The places of a matrix's entries, line by line, sorted and without duplicates and padding.
 
     Attributes:
-      numbers: a CSR array of SciPy: the number of each place, from 1 on.
-      order: the entries, sorted by place, without padding.
-      place: the place of each of these entries, from 0 on; None if there are no duplicates.
+      indices: the position of each place in its line.
+      indptr: the first place of each line, and the number of places.
+      entries: the first entry at each place; None if these are the first entries of the matrix.
     """
 
-    numbers: Any
-    order: np.ndarray
-    place: np.ndarray | None
+    indices: jax.Array
+    indptr: jax.Array
+    entries: jax.Array | None
 
     def weights(self, matrix: Format) -> jax.Array:
-        """Return the weight of each place: the sum of the weights of its entries, in float32 for half precision."""
-        wide = accumulator(matrix.dtype)
-        if matrix.homogeneous and matrix.nnz != 1:
-            sorted_ = jnp.broadcast_to(matrix.data, self.order.shape)
-        else:
-            sorted_ = matrix.data[self.order]
-        sorted_ = sorted_.astype(wide)
-        return sorted_ if self.place is None else jnp.zeros(self.numbers.nnz, wide).at[self.place].add(sorted_)
+        """Return the element at each place, in float32 for half precision."""
+        if self.entries is None:
+            weights = jnp.broadcast_to(matrix.data, matrix.nnz)[: self.indices.size]
+            return weights.astype(accumulator(matrix.dtype))
+        return sums_at_places(matrix, known_of(matrix))[0][self.entries]
+
+    def numbers(self, shape: tuple[int, int]) -> Any:
+        """Return a CSR array of SciPy of the number of each place, from 1 on, if the lines are rows."""
+        import scipy.sparse
+
+        numbers = np.arange(1, self.indices.size + 1)
+        return scipy.sparse.csr_array((numbers, np.array(self.indices), np.array(self.indptr)), shape=shape)
 
 
-def places_of(caller: str, matrix: Any) -> Places:
-    """Return the places of a matrix's entries.
+def places_of(caller: str, matrix: Any, axis: int) -> Places:
+    """Return the places of a matrix's entries, in rows if *axis* is 0, else in columns.
 
     Raises:
       StructureError: if the structure is traced.
     """
-    import scipy.sparse
-
     matrix._check_single()
     if any(isinstance(array, jax.core.Tracer) for array in matrix.structure):
         raise StructureError(
@@ -61,22 +66,22 @@ def places_of(caller: str, matrix: Any) -> Places:
             "Let the matrices be constants of the function, and only their weights arguments; or compute it outside of "
             "jit. For matrices of one structure write A.with_data(f(A.data, B.data))."
         )
-    with jax.ensure_compile_time_eval():
+    with evaluated():
+        if matrix._indptr(axis) is not None and known_of(matrix).distinct:
+            indices, indptr = matrix.structure
+            return Places(indices[: int(indptr[-1])], indptr, None)
+        # Lines of the other axis, transposed, are sorted.
         numbered = matrix._like(data=jnp.arange(matrix.nnz, dtype=jnp.int32))
-        data, indices, indptr = map(np.array, numbered._lines(0))
-    data, indices = data[: indptr[-1]], indices[: indptr[-1]]
-    sorted_ = scipy.sparse.csr_array((data, indices, indptr), shape=matrix.shape)
-    sorted_.sort_indices()
-    data, indices, indptr = sorted_.data, sorted_.indices, sorted_.indptr
-    is_first = np.ones(data.size, bool)
-    is_first[1:] = indices[1:] != indices[:-1]
-    is_first[indptr[:-1][indptr[:-1] < data.size]] = True
-    place = None
-    if not is_first.all():
-        place = np.cumsum(is_first) - 1
-        indices, indptr = indices[is_first], np.concatenate([[0], np.cumsum(is_first)])[indptr]
-    numbers = np.arange(1, indices.size + 1, dtype=np.int64)
-    return Places(scipy.sparse.csr_array((numbers, indices, indptr), shape=matrix.shape), data, place)
+        across = matrix.shape if axis == 1 else matrix.shape[::-1]
+        entries, indices, indptr = map(np.asarray, csr_to_csc(*numbered._lines(1 - axis), shape=across))
+        entries, indices = entries[: indptr[-1]], indices[: indptr[-1]]
+        is_first = np.ones(entries.size, bool)
+        is_first[1:] = indices[1:] != indices[:-1]
+        is_first[indptr[:-1][indptr[:-1] < entries.size]] = True
+        if not is_first.all():
+            before = np.concatenate([[0], np.cumsum(is_first)]).astype(indptr.dtype)
+            entries, indices, indptr = entries[is_first], indices[is_first], before[indptr]
+        return Places(*map(jnp.asarray, (indices, indptr, entries)))
 
 
 def combine(caller: str, a: Any, b: Any, function: Callable[[Any, Any], Any], *, common: bool) -> Any:
@@ -95,28 +100,30 @@ def combine(caller: str, a: Any, b: Any, function: Callable[[Any, Any], Any], *,
     """
     if a.shape != b.shape:
         raise ShapeError(f"{caller}: the shapes are {a.shape} and {b.shape}; expected two matrices of one shape.")
-    of_a, of_b = places_of(caller, a), places_of(caller, b)
-    merged = of_a.numbers + of_b.numbers * (1 << _BITS)
-    if common:
-        merged.data[~_pairs(merged).all(axis=1)] = 0
-        merged.eliminate_zeros()
-    data = _combined_weights(function, of_a.weights(a), of_b.weights(b), jnp.asarray(_pairs(merged)))
-    return matrix_like(a, data.astype(jnp.result_type(a.dtype, b.dtype)), merged)
-
-
-def _pairs(merged: Any) -> np.ndarray:
-    """Return the numbers of a place in both matrices, ``(n, 2)``; 0 where a matrix lacks the place."""
-    pairs: np.ndarray = merged.data.view(np.int32).reshape(-1, 2)
-    return pairs
+    axis = axis_of(a)
+    of_a, of_b = places_of(caller, a, axis), places_of(caller, b, axis)
+    with evaluated():
+        indices, indptr, *entries = merge(of_a[:2], of_b[:2], common=common)
+    data = _combined_weights(function, (a, b), (of_a, of_b), entries)
+    return matrix_like(a, axis, data, indices, indptr, a.shape)
 
 
 def _combine_weights(
-    function: Callable[[Any, Any], Any], of_a: jax.Array, of_b: jax.Array, pairs: jax.Array
+    function: Callable[[Any, Any], Any], matrices: Any, places: tuple[Places, ...], entries: list[jax.Array]
 ) -> jax.Array:
-    # The number 0 gets the weight in front of the others, which is 0.
-    weights = [jnp.append(jnp.zeros(1, of.dtype), of)[pairs[:, i]] for i, of in enumerate((of_a, of_b))]
+    dtype = jnp.result_type(*(matrix.dtype for matrix in matrices))
+    weights = (
+        _gathered(of.weights(matrix), numbers) for matrix, of, numbers in zip(matrices, places, entries, strict=True)
+    )
     combined: jax.Array = function(*weights)
-    return combined
+    return combined.astype(dtype)
+
+
+def _gathered(weights: jax.Array, entries: jax.Array) -> jax.Array:
+    """Return the weights of the entries, 0 for those out of range."""
+    if not weights.size:  # JAX cannot gather from an empty array
+        return jnp.zeros(entries.shape, weights.dtype)
+    return weights.at[entries].get(mode="fill", fill_value=0)
 
 
 _combined_weights = jit_when_eager(_combine_weights, static_argnums=0)
@@ -125,8 +132,7 @@ _combined_weights = jit_when_eager(_combine_weights, static_argnums=0)
 def multiply(a: Any, b: Any) -> Any:
     """Return the product of two matrices, in the format of the first.
 
-    Elements that are 0 keep their places. If weights are traced, the products of all pairs of entries are stored before
-    they are added up.
+    Elements that are 0 keep their places. Derivatives store the products of all pairs of entries before they are added.
 
     Raises:
       ShapeError: if the shapes do not fit.
@@ -138,64 +144,42 @@ def multiply(a: Any, b: Any) -> Any:
             f"{caller}: the shapes are {a.shape} and {b.shape}; expected as many columns of the first as rows of the "
             "second."
         )
-    dtype = jnp.result_type(a.dtype, b.dtype)
-    of_a, of_b = places_of(caller, a), places_of(caller, b)
+    axis, shape = axis_of(a), (a.shape[0], b.shape[1])
+    matrices = (a, b) if axis == 0 else (b, a)  # columns are the rows of the transposes, in the other order
+    places = tuple(places_of(caller, matrix, axis) for matrix in matrices)
+    with evaluated():
+        structure, static = product_structure(places[0][:2], places[1][:2], shape[1 - axis])
+    data = _multiplied_weights(matrices, places, structure, tuple(static.items()))
+    return matrix_like(a, axis, data, *structure, shape)
+
+
+def _multiply_weights(matrices: Any, places: tuple[Places, ...], structure: Any, static: Any) -> jax.Array:
+    dtype = jnp.result_type(*(matrix.dtype for matrix in matrices))
     wide = accumulator(dtype)
-    weights = of_a.weights(a).astype(wide), of_b.weights(b).astype(wide)
-    # Sums of ones are never 0: SciPy drops elements that are.
-    places = _scipy_product(*(_with_data(of.numbers, np.ones(of.numbers.nnz)) for of in (of_a, of_b)))
-    is_traced = any(isinstance(each, jax.core.Tracer) for each in weights)
-    if not is_traced and np.dtype(dtype).kind in "iufc" and np.dtype(dtype).itemsize >= 4:
-        values = _scipy_product(
-            *(_with_data(of.numbers, np.asarray(w)) for of, w in zip((of_a, of_b), weights, strict=True))
-        )
-        data = np.zeros(places.nnz, values.dtype)
-        data[np.searchsorted(keys_of(places), keys_of(values))] = values.data
-        return matrix_like(a, jnp.asarray(data), places)
-    first, second, keys = _pairs_of_entries(of_a.numbers, of_b.numbers)
-    terms = weights[0][first] * weights[1][second]
-    sums = jnp.zeros(places.nnz, wide).at[np.searchsorted(keys_of(places), keys)].add(terms)
-    return matrix_like(a, sums.astype(dtype), places)
+    of_a, of_b = ((of.weights(matrix).astype(wide), *of[:2]) for matrix, of in zip(matrices, places, strict=True))
+    outs = [jax.ShapeDtypeStruct(structure[0].shape, wide)]
+    data: jax.Array
+    (data,) = product_weights(*of_a, *of_b, *structure, outs=outs, **dict(static))
+    return data.astype(dtype)
 
 
-def _pairs_of_entries(a: Any, b: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the pairs of entries whose products a matrix product adds up, and where; see `keys_of`."""
-    counts = np.diff(b.indptr)[a.indices]  # entries of the second matrix for each of the first
-    first = np.repeat(np.arange(a.nnz), counts)
-    second = np.arange(first.size) + np.repeat(b.indptr[a.indices] - (np.cumsum(counts) - counts), counts)
-    rows = np.repeat(np.arange(a.shape[0], dtype=np.int64), np.diff(a.indptr))
-    return first, second, rows[first] * b.shape[1] + b.indices[second]
+_multiplied_weights = jit_when_eager(_multiply_weights, static_argnums=3)
 
 
-def _with_data(matrix: Any, data: np.ndarray) -> Any:
-    return type(matrix)((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+def axis_of(matrix: Any) -> int:
+    """Return 1 if the matrix is stored in columns, else 0."""
+    return 0 if matrix._indptr(1) is None else 1
 
 
-def _scipy_product(a: Any, b: Any) -> Any:
-    """Return the product of two CSR arrays of SciPy, with sorted indices."""
-    product = a @ b
-    product.sort_indices()
-    return product
-
-
-def keys_of(matrix: Any) -> np.ndarray:
-    """Return the number of each entry's place, row by row, in a CSR array of SciPy; these ascend."""
-    rows = np.repeat(np.arange(matrix.shape[0], dtype=np.int64), np.diff(matrix.indptr))
-    keys: np.ndarray = rows * matrix.shape[1] + matrix.indices
-    return keys
-
-
-def matrix_like(like: Any, data: jax.Array, structure: Any) -> Any:
-    """Return the matrix of these weights with the structure of a CSR array of SciPy, in the format of *like*.
+def matrix_like(like: Any, axis: int, data: jax.Array, indices: Any, indptr: Any, shape: tuple[int, int]) -> Any:
+    """Return the matrix of these weights in lines along the axis of *like*, see `axis_of`, in its format.
 
     Raises:
       DtypeError: if the index arrays of *like* have a dtype that is too narrow.
     """
     index = like.structure[0].dtype
-    check_room(type(like).__name__, "rows, columns and entries", index, max(*structure.shape, structure.nnz))
-    with jax.ensure_compile_time_eval():  # the structure is known to further operations, also under jit
-        entries = jnp.arange(structure.nnz, dtype=jnp.int32)
-        arrays = entries, jnp.asarray(structure.indices, index), jnp.asarray(structure.indptr, index)
-        known = type(like)._of_lines(0, arrays, structure.shape)
-        order = np.asarray(known.data)
-    return known.with_data(data[order])
+    check_room(type(like).__name__, "rows, columns and entries", index, max(*shape, indices.size))
+    with evaluated():  # the structure is known to further operations, also under jit
+        arrays = jnp.zeros(1, data.dtype), jnp.asarray(indices, index), jnp.asarray(indptr, index)
+        known = type(like)._of_lines(axis, arrays, shape)
+    return known.with_data(data)

@@ -6,6 +6,11 @@ from ..reference import diagonal as diagonal
 from ..reference import entry_rows as entry_rows
 from ..reference import first_of_places as first_of_places
 from ..reference import gather_rows as gather_rows
+from ..reference import merge_entries as merge_entries
+from ..reference import merge_rows as merge_rows
+from ..reference import product_entries as product_entries
+from ..reference import product_rows as product_rows
+from ..reference import product_weights as product_weights
 from ..reference import reduce_rows as reduce_rows
 from ..reference import slice_rows as slice_rows
 from ..reference import transpose as transpose

@@ -23,6 +23,8 @@ from . import (
     gather,
     lines,
     matrix,
+    merging,
+    multiplication,
     places,
     plasticity,
     prepared,
@@ -263,6 +265,31 @@ def diagonal(outs: Sequence[Any], *, offset: int, homogeneous: bool) -> Callable
     """Return a function ``f(data, indices, indptr)`` that returns the elements with ``column - row == offset``."""
     run = numba_kernel(lines.diagonal, outs[0])
     return lambda data, indices, indptr: run(_weights(data, homogeneous), indices, indptr, offset=offset)
+
+
+def merge_rows(outs: Sequence[Any], *, common: bool) -> Callable[..., Any]:
+    """Return a function ``f(a, a_start, b, b_start)`` of the first entry of each row of the merged structure."""
+    return functools.partial(numba_kernel(merging.merge_rows, outs[0]), common=common)
+
+
+def merge_entries(outs: Sequence[Any], *, common: bool) -> Callable[..., Any]:
+    """Return a function ``f(a, a_start, b, b_start, indptr)`` of the columns and entries of the merged structure."""
+    return functools.partial(numba_kernel(merging.merge_entries, tuple(outs)), common=common)
+
+
+def product_rows(outs: Sequence[Any], *, columns: int, pairs: int) -> Callable[..., Any]:
+    """Return a function ``f(a, a_start, b, b_start)`` of the first entry of each row of the product."""
+    return functools.partial(numba_kernel(multiplication.product_rows, outs[0]), columns=columns)
+
+
+def product_entries(outs: Sequence[Any], *, columns: int, pairs: int) -> Callable[..., Any]:
+    """Return a function ``f(a, a_start, b, b_start, indptr)`` of the columns of the product's entries."""
+    return functools.partial(numba_kernel(multiplication.product_entries, outs[0]), columns=columns)
+
+
+def product_weights(outs: Sequence[Any], *, columns: int, pairs: int) -> Callable[..., Any]:
+    """Return a function ``f(a_data, a, a_start, b_data, b, b_start, indices, indptr)`` of the product's weights."""
+    return functools.partial(numba_kernel(multiplication.product_weights, outs[0]), columns=columns)
 
 
 def reduce_rows(outs: Sequence[Any], *, method: str) -> Callable[..., Any]:

@@ -7,6 +7,11 @@ from .dense import dense_product as dense_product
 from .lines import diagonal as diagonal
 from .lines import gather_rows as gather_rows
 from .lines import slice_rows as slice_rows
+from .merging import merge_entries as merge_entries
+from .merging import merge_rows as merge_rows
+from .multiplication import product_entries as product_entries
+from .multiplication import product_rows as product_rows
+from .multiplication import product_weights as product_weights
 from .places import descents as descents
 from .places import entry_rows as entry_rows
 from .places import first_of_places as first_of_places
