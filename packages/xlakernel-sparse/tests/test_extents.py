@@ -10,6 +10,7 @@ from numpy.testing import assert_array_equal
 from xlakernel import sparse
 from xlakernel.core.errors import ArgumentError, DtypeError
 from xlakernel.sparse import COO, CSC, CSR
+from xlakernel.sparse.operators.arguments import check_entries
 from xlakernel.sparse.operators.products.blocks import make_blocks
 
 pytestmark = pytest.mark.usefixtures("plain_jax")
@@ -123,3 +124,11 @@ def test_blocks_of_too_many_rows():
             lambda indices, indptr: make_blocks(indices, indptr, shape=(rows, columns), dtype="float32"),
             *(struct(3), struct(rows + 1)),
         )
+
+
+@pytest.mark.parametrize("rows", [40_000, 70_000])
+def test_entries_of_a_result_that_wrapped_around_are_counted(rows):
+    """The sum of the numbers is negative for 40 000 rows, and positive for 70 000."""
+    indptr = (np.arange(rows + 1) * 70_000).astype(np.int32)
+    with pytest.raises(DtypeError, match=f"A @ B: numbers of entries up to {rows * 70_000} do not fit into int32"):
+        check_entries("A @ B", jnp.asarray(indptr))

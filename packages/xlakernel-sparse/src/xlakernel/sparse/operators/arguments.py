@@ -180,6 +180,18 @@ def check_room(caller: str, what: str, dtype: Any, most: Any) -> None:
         )
 
 
+def check_entries(caller: str, indptr: Any) -> int:
+    """Return the number of entries that *indptr* counts, row by row; its numbers may have wrapped around.
+
+    Raises:
+      DtypeError: if they have.
+    """
+    lengths = np.diff(np.asarray(indptr))  # correct in any case: a row has fewer entries than the dtype has numbers
+    entries = int(lengths.sum(dtype=np.int64))
+    check_room(caller, "numbers of entries", indptr.dtype, entries)
+    return entries
+
+
 def index_array(caller: str, what: str, value: Any) -> jax.Array:
     """Return *value* as a 1-D array of int32 or int64; jit does not trace a conversion of known values.
 

@@ -6,6 +6,7 @@ import jax
 
 from xlakernel.core import XLACustomKernel
 
+from .arguments import check_entries
 from .backends import register
 
 _Struct = jax.ShapeDtypeStruct
@@ -27,12 +28,15 @@ def merge(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Merge two known structures, ``(indices, indptr)``, of ascending indices without padding.
 
+    Raises:
+      DtypeError: if there are more entries than *indptr* can number.
+
     Returns:
       ``indices`` and ``indptr`` of the places in both, if *common*, or in either; and the results of `merged_entries`.
     """
     indptr: jax.Array
     (indptr,) = merged_rows(*a, *b, outs=[_Struct(a[1].shape, a[1].dtype)], common=common)
-    size = (int(indptr[-1]),)
+    size = (check_entries("A + B", indptr),)
     outs = [_Struct(size, a[0].dtype), _Struct(size, a[1].dtype), _Struct(size, b[1].dtype)]
     indices, first, second = merged_entries(*a, *b, indptr, outs=outs, common=common)
     return indices, indptr, first, second

@@ -10,7 +10,7 @@ import numpy as np
 
 from xlakernel.core import XLACustomKernel
 
-from .arguments import check_room
+from .arguments import check_entries
 from .backends import register
 from .entries import rows_of_entries
 
@@ -40,11 +40,8 @@ def product_structure(a: _Structure, b: _Structure, columns: int) -> tuple[_Stru
     static: dict[str, Any] = {"columns": columns, "pairs": int(lengths[np.asarray(a[0])].sum(dtype=np.int64))}
     indptr: jax.Array
     (indptr,) = product_rows(*a, *b, outs=[_Struct(a[1].shape, a[1].dtype)], **static)
-    lengths = np.diff(np.asarray(indptr))
-    if (lengths < 0).any():  # the number wrapped around
-        total = int(lengths.astype(np.int64).sum() + (lengths < 0).sum() * 2 ** (8 * lengths.itemsize))
-        check_room("A @ B", "numbers of entries", indptr.dtype, total)
-    (indices,) = product_entries(*a, *b, indptr, outs=[_Struct((int(indptr[-1]),), a[0].dtype)], **static)
+    entries = check_entries("A @ B", indptr)
+    (indices,) = product_entries(*a, *b, indptr, outs=[_Struct((entries,), a[0].dtype)], **static)
     return (indices, indptr), static
 
 
