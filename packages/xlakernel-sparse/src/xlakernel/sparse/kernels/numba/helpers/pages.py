@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ _LARGE, _PAGE = np.uint64(1 << 22), np.uint64(1 << 16)
 
 @intrinsic
 def _advise(typing: Any, address: Any, size: Any) -> Any:
-    """Call ``madvise(address, size, MADV_HUGEPAGE)``, and ignore an error: the kernel may have no huge pages."""
+    """Call ``madvise(address, size, MADV_HUGEPAGE)`` on Linux, and ignore an error: it may have no huge pages."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        if sys.platform != "linux":
+            return context.get_dummy_value()
         number, size = ir.IntType(32), ir.IntType(64)
         kind = ir.FunctionType(number, [cgutils.voidptr_t, size, number])
         madvise = cgutils.get_or_insert_function(builder.module, kind, "madvise")
