@@ -206,7 +206,14 @@ def test_inside_of_jit_one_structure_is_known_by_identity(matrix, dense):
         jax.jit(lambda a, b: a + b)(matrix, matrix)
 
 
-@pytest.mark.parametrize("other", [1.5, "0", np.zeros(4, "float32"), jnp.zeros(())])
+def test_dense_arrays_of_other_shapes_are_not_added(matrix):
+    other = np.zeros(4, "float32")
+    for add in (lambda: matrix + other, lambda: other + matrix, lambda: matrix - other, lambda: other - matrix):
+        with pytest.raises(ShapeError, match=r"x has the shape \(4,\); expected that of the matrix, \(5, 4\)"):
+            add()
+
+
+@pytest.mark.parametrize("other", [1.5, "0", jnp.zeros(())])
 def test_only_matrices_are_added(matrix, other):
     for add in (lambda: matrix + other, lambda: other + matrix, lambda: matrix - other, lambda: other - matrix):
         with pytest.raises(InputError, match=r"expected a sparse matrix.*A\.todense\(\) [+-] x"):
