@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import warp as wp
 from numpy.testing import assert_array_equal
-from warp._src import context
+from warp._src import build, context
 
 from xlakernel.core.ffi.registry import registered_targets
 from xlakernel.warp import jax_callable, warp_kernel
@@ -221,6 +221,25 @@ def test_a_kernel_that_is_defined_while_another_thread_hashes_its_module(monkeyp
         patched.setattr(context, "ModuleHasher", hash_beside_a_definition)
         assert_array_equal(first(np.ones(4, "f4")), np.full(4, 2))
     assert_array_equal(warp_kernel(made[0], same)(np.ones(4, "f4")), np.full(4, 3))
+
+
+def test_a_tape_that_another_thread_begins_while_a_kernel_compiles(monkeypatch):
+    """Warp's timers would open a scope on one tape and close it on another."""
+    build_cpu, tape = build.build_cpu, wp.Tape()
+
+    def build_beside_a_tape(*args, **options):
+        in_threads(1, lambda _: tape.__enter__())
+        return build_cpu(*args, **options)
+
+    threads.guard()
+    monkeypatch.setattr(build, "build_cpu", build_beside_a_tape)
+    monkeypatch.setattr(wp.config, "cache_kernels", False)
+    try:
+        assert_array_equal(warp_kernel(make_scaled(6.0, "unique"), same)(np.ones(3, "f4")), [6] * 3)
+        assert wp.get_device().runtime.tape is tape
+    finally:
+        tape.__exit__(None, None, None)
+    assert not tape.scopes
 
 
 def test_a_module_that_is_loaded_again_while_its_kernels_run():

@@ -15,6 +15,7 @@ from xlakernel.core.errors import CompileError
 from . import code
 from .lock import lock
 from .recognition import is_of_warp
+from .threads import compiling
 
 _Result = TypeVar("_Result")
 _ATTEMPTS = 5
@@ -45,7 +46,8 @@ def load(name: str, kernel: Any, device: str, block_dim: int) -> None:
         # Warp 1.14 compiles a module again for a launch on the CPU unless *block_dim* is 1.
         load_module = functools.partial(warp.load_module, kernel.module, device=device, block_dim=block_dim)
         try:
-            retry_while_defined(kernel.module, load_module)
+            with compiling():
+                retry_while_defined(kernel.module, load_module)
         except Exception as error:  # Warp raises errors of all kinds
             if not is_of_warp(error):
                 _reset_after_interruption(kernel.module)

@@ -144,6 +144,13 @@ def launching() -> Iterator[None]:
 
 
 @contextmanager
+def compiling() -> Iterator[None]:
+    """Record nothing on a tape: Warp's timers would open and close scopes on that of another thread."""
+    with _own_values(default_device=warp.get_device(), tape=None) if guard() else nullcontext():
+        yield
+
+
+@contextmanager
 def _own_values(**values: Any) -> Iterator[None]:
     """Give this thread its own values of attributes of Warp's runtime in this context; the thread may change them."""
     before = getattr(_own, "values", None)
