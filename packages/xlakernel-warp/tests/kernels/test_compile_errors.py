@@ -195,6 +195,168 @@ def test_an_overload_that_does_not_compile_does_not_affect_others():
         assert_array_equal(warp_kernel(other, same)(X), X)
 
 
+edited = wp.get_module(f"{__name__}.edited")
+
+
+def edit_a_constant():
+    part = 2.0
+
+    @wp.kernel(module=edited)
+    def kernel(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = part * x[i]
+
+    yield kernel
+    part = wp.vec2(3.0, 1.0)
+
+    @wp.kernel(module=edited)
+    def kernel(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = part[0] * x[i]
+
+    yield kernel
+
+
+def edit_a_constant_of_a_generic_kernel():
+    part = 2.0
+
+    @wp.kernel(module=edited)
+    def kernel(x: wp.array(dtype=Any), out: wp.array(dtype=Any)):
+        i = wp.tid()
+        out[i] = part * x[i]
+
+    yield kernel
+    part = wp.vec2(3.0, 1.0)
+
+    @wp.kernel(module=edited)
+    def kernel(x: wp.array(dtype=Any), out: wp.array(dtype=Any)):
+        i = wp.tid()
+        out[i] = part[0] * x[i]
+
+    yield kernel
+
+
+def edit_a_function():
+    @wp.func
+    def multiple(x: float):
+        return 2.0 * x
+
+    @wp.kernel(module=edited)
+    def kernel(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = multiple(x[i])
+
+    yield kernel
+
+    @wp.func
+    def multiple(x: float):  # noqa: F811
+        return wp.vec2(3.0 * x, x)
+
+    @wp.kernel(module=edited)
+    def kernel(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = multiple(x[i])[0]
+
+    yield kernel
+
+
+def edit_a_struct():
+    @wp.struct
+    class Pair:
+        first: float
+
+    @wp.kernel(module=edited)
+    def kernel(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        pair = Pair()
+        pair.first = x[i]
+        out[i] = 2.0 * pair.first
+
+    yield kernel
+
+    @wp.struct
+    class Pair:  # noqa: F811
+        second: float
+
+    @wp.kernel(module=edited)
+    def kernel(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        pair = Pair()
+        pair.second = x[i]
+        out[i] = 3.0 * pair.second
+
+    yield kernel
+
+
+@pytest.mark.parametrize("edit", [edit_a_constant, edit_a_constant_of_a_generic_kernel, edit_a_function, edit_a_struct])
+def test_a_replaced_kernel_that_no_longer_compiles_does_not_affect_others(edit):
+    """As in a notebook, of which all cells are run again: JAX's caches refer to the replaced kernel."""
+    kernels = edit()
+    old = warp_kernel(next(kernels), same)
+    program = jax.jit(lambda x: old(x))
+    assert_array_equal(program(X), 2 * X)
+    new = warp_kernel(next(kernels), same)
+    for n in range(4, 7):
+        assert_array_equal(new(np.ones(n, "f4")), np.full(n, 3))
+        assert_array_equal(program(X), 2 * X)
+        with pytest.raises(CompileError, match=f"^kernel: Warp {wp.__version__} does not compile"):
+            old(np.ones(n, "f4"))
+    assert_array_equal(new(X), 3 * X)
+
+
+def test_replaced_kernels_that_compile_stay_or_return():
+    module, part = wp.get_module(f"{__name__}.returning"), 2.0
+
+    def scaled(factor):
+        @wp.kernel(module=module)
+        def kernel(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+            i = wp.tid()
+            out[i] = factor * x[i]
+
+        return kernel
+
+    def product():
+        @wp.kernel(module=module)
+        def kernel(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+            i = wp.tid()
+            out[i] = part * x[i]
+
+        return kernel
+
+    thrice, four_times, twice, _ = scaled(3.0), scaled(4.0), product(), product()
+    old = warp_kernel(twice, same)
+    assert_array_equal(old(X), 2 * X)
+    part = wp.vec2(2.0, 2.0)
+    latest = product()
+    with pytest.raises(CompileError, match="must be of the same type as the array"):
+        warp_kernel(latest, same)(X)
+    part = 2.0
+    for n in range(4, 6):
+        assert_array_equal(old(np.ones(n, "f4")), np.full(n, 2))
+        assert_array_equal(warp_kernel(four_times, same)(np.ones(n, "f4")), np.full(n, 4))
+    out = wp.zeros(3, dtype=float, device="cpu")
+    wp.launch(thrice, dim=3, inputs=[wp.array(X, dtype=float, device="cpu")], outputs=[out], device="cpu")
+    assert_array_equal(out.numpy(), 3 * X)
+
+
+def test_a_damaged_file_in_warps_cache(monkeypatch, tmp_path):
+    monkeypatch.setattr(wp.config, "kernel_cache_dir", str(tmp_path))
+    module = wp.get_module(f"{__name__}.damaged")
+
+    @wp.kernel(module=module)
+    def kernel(x: wp.array(dtype=float), out: wp.array(dtype=float)):
+        i = wp.tid()
+        out[i] = x[i]
+
+    run = warp_kernel(kernel, same)
+    assert_array_equal(run(X), X)
+    (stored,) = tmp_path.rglob("*.o")
+    stored.write_bytes(stored.read_bytes()[:-500])
+    module.unload()
+    with pytest.raises(CompileError, match=r"Failed to load CPU module .* may be damaged: .*clear_kernel_cache\(\)"):
+        run(X[:2])
+
+
 beside = wp.get_module(f"{__name__}.beside")
 
 

@@ -24,6 +24,11 @@ def generic(kernel: Any) -> Any:
     return getattr(kernel, "generic_parent", None)
 
 
+def is_given_up(kernel: Any) -> bool:
+    """Return True if Warp 1.14 compiles a kernel without its body, because it failed to compile before."""
+    return bool(getattr(kernel.adj, "skip_build", False))
+
+
 def content(kernel: Any, block_dim: int) -> str:
     """Return a key of a kernel's binary: Warp's hash of its code, and the options that it is compiled with."""
     with lock:

@@ -12,7 +12,7 @@ import warp
 
 from xlakernel.core.errors import CompileError
 
-from . import code
+from . import code, replaced
 from .lock import lock
 from .recognition import is_of_warp
 from .threads import compiling
@@ -41,13 +41,14 @@ def load(name: str, kernel: Any, device: str, block_dim: int) -> None:
                 'different functions, types or values: with module="unique" it returned the first kernel for both. '
                 'Leave out module="unique", or give the functions different names.'
             )
-        _forget_replaced(kernel.module)
+        _remove_failed(kernel.module)
+        replaced.put_back(kernel)
         restore_overload(kernel)
         # Warp 1.14 compiles a module again for a launch on the CPU unless *block_dim* is 1.
         load_module = functools.partial(warp.load_module, kernel.module, device=device, block_dim=block_dim)
         try:
             with compiling():
-                retry_while_defined(kernel.module, load_module)
+                _load_without_outdated(kernel, block_dim, load_module)
         except Exception as error:  # Warp raises errors of all kinds
             if not is_of_warp(error):
                 _reset_after_interruption(kernel.module)
@@ -55,7 +56,18 @@ def load(name: str, kernel: Any, device: str, block_dim: int) -> None:
             _failures[kernel] = _message(name, kernel, device, error)
             _hash_anew_beside_given_up(kernel.module)
             _drop_overload(kernel)
+            _remove_failed(kernel.module)
             raise CompileError(_failures[kernel]) from error
+
+
+def _load_without_outdated(kernel: Any, block_dim: int, load_module: Callable[[], Any]) -> None:
+    """Have Warp load a kernel's module; if it fails, once more without replaced kernels that no longer compile."""
+    try:
+        retry_while_defined(kernel.module, load_module)
+    except Exception as error:
+        if not is_of_warp(error) or not replaced.remove_outdated(kernel, block_dim):
+            raise
+        retry_while_defined(kernel.module, load_module)
 
 
 def failed_before(name: str, kernel: Any) -> CompileError:
@@ -69,13 +81,15 @@ def failed_before(name: str, kernel: Any) -> CompileError:
 
 def content_or_id(name: str, kernel: Any, device: str, block_dim: int) -> str:
     """Return `code.content`; if Warp cannot hash the kernel, return its identity: `load` reports the error later."""
+    if not _is_left_out(kernel):
+        replaced.put_back(kernel)
     try:
         return code.content(kernel, block_dim)
     except Exception as error:  # Warp raises errors of all kinds
         if not is_of_warp(error):
             _reset_after_interruption(kernel.module)
             raise
-        if _is_given_up(kernel):
+        if code.is_given_up(kernel):
             _failures[kernel] = _message(name, kernel, device, error)
         return f"object {id(kernel)}"
 
@@ -92,6 +106,11 @@ def _message(name: str, kernel: Any, device: str, error: Exception) -> str:
         other = (
             " Warp compiles the kernels of a file or notebook together: the error may be that of another one. Its "
             f"compiler has printed the place. With {own}, a kernel is compiled alone."
+        )
+    if "Failed to load" in str(error):
+        other = (
+            " If the kernel ran in an earlier process, its file in Warp's cache may be damaged: remove the files with "
+            "warp.clear_kernel_cache(), and start again."
         )
     return (
         f"{name}: Warp {warp.__version__} does not compile the kernel for {device}. Warp's error: "
@@ -145,7 +164,7 @@ def overload(kernel: Any, annotations: list[Any]) -> Any:
 def restore_overload(kernel: Any) -> None:
     """Put an overload back among those of its generic kernel."""
     parent = code.generic(kernel)
-    if kernel in _added and not _is_given_up(kernel) and kernel.sig not in parent.overloads:
+    if kernel in _added and not code.is_given_up(kernel) and kernel.sig not in parent.overloads:
         parent.overloads[kernel.sig] = kernel
         kernel.module.mark_modified()
 
@@ -161,17 +180,15 @@ def _drop_overload(kernel: Any) -> None:
 # Kernels that do not compile
 
 
-def _forget_replaced(module: Any) -> None:
+def _remove_failed(module: Any) -> None:
     """Remove from a module those kernels that failed to compile and have been redefined since.
 
     Warp removes such a kernel when no reference to it is left, but the failed calls in JAX's caches refer to it. Until
     it is removed, Warp 1.19 compiles no other kernel of the module. (All cells of a notebook are one module.)
     """
-    live: Any = getattr(module, "_live_kernels", ())
-    for kernel in [code.generic(kernel) or kernel for kernel in list(_failures) if kernel.module is module]:
-        if kernel in live and _is_replaced(kernel):
-            live.discard(kernel)
-            module.mark_modified()
+    for kernel in list(_failures):
+        if kernel.module is module:
+            replaced.remove(kernel)
 
 
 def _reset_after_interruption(module: Any) -> None:
@@ -190,7 +207,8 @@ def _hash_anew_beside_given_up(module: Any) -> None:
     the complete kernels.
     """
     live = list(getattr(module, "_live_kernels", ()))
-    if any(map(_is_given_up, [*live, *(one for kernel in live for one in getattr(kernel, "overloads", {}).values())])):
+    overloads = [one for kernel in live for one in getattr(kernel, "overloads", {}).values()]
+    if any(map(code.is_given_up, [*live, *overloads])):
         module.mark_modified()
 
 
@@ -199,14 +217,4 @@ def _is_left_out(kernel: Any) -> bool:
 
     Warp 1.14 compiles it without its body; later versions fail again, until another kernel is defined with its name.
     """
-    return _is_given_up(kernel) or (kernel in _failures and _is_replaced(kernel))
-
-
-def _is_given_up(kernel: Any) -> bool:
-    return bool(getattr(kernel.adj, "skip_build", False))
-
-
-def _is_replaced(kernel: Any) -> bool:
-    """Return True if the kernel's name in its module is bound to another object."""
-    latest = getattr(kernel.module, "kernels", {})
-    return latest.get(kernel.key) is not (code.generic(kernel) or kernel)
+    return code.is_given_up(kernel) or (kernel in _failures and replaced.is_replaced(kernel))
