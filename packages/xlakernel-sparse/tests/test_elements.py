@@ -105,7 +105,7 @@ def test_numbers_of_jax_and_numpy(build, odd):
         assert_array_equal(matrix.minimum(two).toarray(), matrix.minimum(2).toarray())
         assert_array_equal(matrix.maximum(-two).toarray(), matrix.maximum(-2).toarray())
     for refuse in (lambda n: matrix**n, matrix.maximum, matrix.minimum):
-        with pytest.raises(ArgumentError, match="expected a number"):
+        with pytest.raises(ArgumentError, match=r"expected a (matrix, or a )?number"):
             jax.jit(refuse)(jnp.float32(2))
 
 
@@ -167,6 +167,6 @@ def test_the_greater_and_the_smaller_of_elements_and_numbers(kind, build, odd):
         assert_array_equal(narrow.maximum(-300).toarray(), np.maximum(narrow.toarray(), low))
         assert_array_equal(narrow.minimum(300).toarray(), np.minimum(narrow.toarray(), high))
         assert narrow.maximum(-300).dtype == narrow.minimum(300).dtype == dtype
-    for method, wrong in (("maximum", 1), ("maximum", float("nan")), ("minimum", -1), ("minimum", matrix)):
-        with pytest.raises(ArgumentError, match=f"{method}: other is .*; expected a number of at"):
+    for method, wrong in (("maximum", 1), ("maximum", float("nan")), ("minimum", -1), ("minimum", "0")):
+        with pytest.raises(ArgumentError, match=f"{method}: other is .*; expected a matrix, or a number of at"):
             getattr(matrix, method)(wrong)

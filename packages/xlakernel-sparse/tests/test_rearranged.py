@@ -202,6 +202,7 @@ def test_diagonals_may_be_traced_and_differentiated():
     ("diagonals", "options", "error", "message"),
     [
         ([[1.0], [2.0]], {"offsets": [0]}, ArgumentError, "2 diagonals and 1 offsets"),
+        ([[1.0], [2.0]], {"offsets": [0, 1.5]}, ArgumentError, r"^diags_array: the diagonal is 1\.5"),
         ([[1.0, 2.0]], {"offsets": [0], "shape": (4, 4)}, ShapeError, "diags_array: "),
         ([[1.0], [2.0]], {"offsets": [0, 0], "shape": (2, 2)}, ShapeError, "duplicate"),
         ([True, False], {}, DtypeError, "a diagonal is of dtype bool"),
@@ -227,6 +228,15 @@ def test_files_are_those_of_scipy(tmp_path, kind, build, odd, dense_of):
     ("call", "error", "message"),
     [
         (lambda a: hstack([]), ShapeError, "there are no matrices"),
+        (hstack, InputError, "got CSR; expected a list or a tuple"),
+        (lambda a: block_array([a, a]), InputError, "got CSR; expected a list or a tuple"),
+        (lambda a: block_array([[a, None], [None, None]]), ShapeError, "a row or a column has no matrices"),
+        (lambda a: block_array([[a, None], [a, None]]), ShapeError, "a row or a column has no matrices"),
+        (lambda a: a[[[0], [1]], [0, 1]], ArgumentError, r"For a submatrix write A\[rows\]\[:, columns\]"),
+        (lambda a: a.setdiag(1j), DtypeError, "cannot hold its numbers"),
+        (lambda a: a.astype("int32").setdiag([2.7]), DtypeError, "cannot hold its numbers"),
+        (lambda a: eye_array(2, 3, k=9), ArgumentError, "from -1 to 2"),
+        (lambda a: diags_array([]), ShapeError, "there are no diagonals"),
         (lambda a: block_diag([]), ShapeError, "there are no matrices"),
         (lambda a: vstack([a, a[:, :2]]), ShapeError, r"the blocks have the shapes \[\[\(3, 4\)\], \[\(3, 2\)\]\]"),
         (lambda a: hstack([a, a.to_scipy()]), InputError, "got csr_array; expected a matrix of xlakernel.sparse"),
@@ -248,6 +258,11 @@ def test_wrong_arguments_are_refused(call, error, message):
 
 def test_traced_structures_are_refused():
     a = CSR.from_dense(np.ones((2, 2), np.float32))
-    for operation in (lambda A: hstack([A, A]), SparseMatrix.sum_duplicates, tril, lambda A: A.solve(jnp.ones(2))):
-        with pytest.raises(StructureError, match="the places of the entries are traced"):
+    for name, operation in {
+        "hstack": lambda A: hstack([A, A]),
+        "CSR.sum_duplicates": SparseMatrix.sum_duplicates,
+        "tril": tril,
+        "CSR.solve": lambda A: A.solve(jnp.ones(2)),
+    }.items():
+        with pytest.raises(StructureError, match=f"^{name}: the places of the entries are traced"):
             jax.jit(operation)(a)

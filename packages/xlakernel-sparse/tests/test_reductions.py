@@ -202,3 +202,19 @@ def test_facts_about_a_structure_are_dropped_with_it(kind):
     del matrix
     gc.collect()
     assert len(_KNOWN) == before
+
+
+def test_facts_are_those_of_arrays_that_live():
+    """Identities of arrays are used again, and an array may be shared by many matrices."""
+    column = jnp.array([1, 1, 0])
+    for _ in range(50):
+        indptr = jnp.array([0, 2, 3])
+        repeated = CSR((jnp.array([1.0, 2.0, 1.0]), column, indptr), (2, 2))
+        assert repeated.max() == 3
+        del repeated, indptr
+        assert CSR((jnp.array([1.0, 2.0, 1.0]), column, jnp.array([0, 1, 3])), (2, 2)).max() == 2
+    assert len(_KNOWN[id(column)][1]) <= 2
+    identity = id(column)
+    del column
+    gc.collect()
+    assert identity not in _KNOWN

@@ -39,6 +39,18 @@ def test_results_are_those_of_dense_matrices(kind, build, dense_of, entries, nam
         assert (np.diff(line * rows.shape[1] + np.asarray(rows.indices)) > 0).all()  # sorted, without duplicates
 
 
+@pytest.mark.parametrize("method", ["maximum", "minimum"])
+@settings(max_examples=6)
+@given(data=st.data(), other=st.sampled_from([CSR, CSC, COO]))
+def test_extremes_of_two_matrices(kind, build, dense_of, entries, method, data, other):
+    of_a, of_b = data.draw(entries), data.draw(entries)
+    found = getattr(build(kind, of_a), method)(build(other, of_b, room=12))
+    assert type(found) is kind
+    assert_array_equal(found.todense(), getattr(np, method)(dense_of(of_a), dense_of(of_b)))
+    with pytest.raises(DtypeError, match=f"{method}: the matrix is of dtype complex64"):
+        getattr(found, method)(found.astype("complex64"))
+
+
 @each_operation
 @pytest.mark.parametrize(
     "dtypes", [("float32", "int8"), ("float16", "float16"), ("int32", "complex64"), ("int8", "int8")]
@@ -160,3 +172,11 @@ def test_padding_reaches_no_derivative_of_a_product(kind, build):
 def test_dense_operands_are_checked(matrix, other):
     with pytest.raises((DtypeError, InputError), match=r"\+ x: x is"):
         matrix + other
+
+
+@pytest.mark.parametrize("kinds", [(CSR, CSR), (CSC, CSC), (CSR, CSC), (COO, CSR)])
+def test_index_arrays_of_two_dtypes(kinds, build, odd, x64):
+    a, b = build(kinds[0], odd), build(kinds[1], odd[2:], index="int64")
+    for found, expected in ((a + b, a.todense() + b.todense()), (a.T @ b, a.todense().T @ b.todense())):
+        assert {array.dtype.name for array in found.structure} == {"int64"}
+        assert_allclose(found.todense(), expected)

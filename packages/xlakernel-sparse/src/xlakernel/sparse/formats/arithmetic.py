@@ -38,6 +38,22 @@ class Arithmetic(Format, abc.ABC):
         _refuse_comparison(self, "!=", other)
         return NotImplemented
 
+    def __lt__(self, other: object) -> bool:
+        _refuse_comparison(self, "<", other)
+        return NotImplemented
+
+    def __le__(self, other: object) -> bool:
+        _refuse_comparison(self, "<=", other)
+        return NotImplemented
+
+    def __gt__(self, other: object) -> bool:
+        _refuse_comparison(self, ">", other)
+        return NotImplemented
+
+    def __ge__(self, other: object) -> bool:
+        _refuse_comparison(self, ">=", other)
+        return NotImplemented
+
     def __neg__(self) -> Self:
         return self.with_data(-self.data)
 
@@ -93,9 +109,9 @@ def _refuse_comparison(matrix: Format, sign: str, other: object) -> None:
     """Raise `InputError` if *other* has elements; Python compares other objects by identity."""
     if isinstance(other, (Format, EventArray, jax.Array, np.ndarray, *_NUMBERS)):
         raise InputError(
-            f"{type(matrix).__name__} {sign} x: sparse matrices cannot be compared, since most of their elements would "
-            f"be equal zeros. Write A.todense() {sign} B.todense(); for weights of one structure A.data {sign} B.data; "
-            "for objects A is B."
+            f"{type(matrix).__name__} {sign} x: sparse matrices cannot be compared, because their elements cannot be "
+            f"bools. Write A.todense() {sign} B.todense(); for weights of one structure A.data {sign} B.data; for "
+            "objects A is B."
         )
 
 

@@ -5,6 +5,7 @@ The structures are computed on the host and must be concrete; the weights may be
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,7 @@ def hstack(blocks: Sequence[SparseMatrix]) -> Any:
       InputError: if one is not a matrix of this package.
       StructureError: if a structure is traced.
     """
-    return _blocks("hstack", [list(blocks)])
+    return _blocks("hstack", [_listed("hstack", blocks)])
 
 
 def vstack(blocks: Sequence[SparseMatrix]) -> Any:
@@ -45,7 +46,7 @@ def vstack(blocks: Sequence[SparseMatrix]) -> Any:
       InputError: if one is not a matrix of this package.
       StructureError: if a structure is traced.
     """
-    return _blocks("vstack", [[block] for block in blocks])
+    return _blocks("vstack", [[block] for block in _listed("vstack", blocks)])
 
 
 def block_array(blocks: Sequence[Sequence[SparseMatrix | None]]) -> Any:
@@ -61,7 +62,7 @@ def block_array(blocks: Sequence[Sequence[SparseMatrix | None]]) -> Any:
       InputError: if one is not a matrix of this package.
       StructureError: if a structure is traced.
     """
-    return _blocks("block_array", [list(row) for row in blocks])
+    return _blocks("block_array", [_listed("block_array", row) for row in _listed("block_array", blocks)])
 
 
 def block_diag(mats: Sequence[SparseMatrix]) -> Any:
@@ -77,7 +78,7 @@ def block_diag(mats: Sequence[SparseMatrix]) -> Any:
     """
     import scipy.sparse
 
-    if not mats:
+    if not _listed("block_diag", mats):
         raise ShapeError("block_diag: there are no matrices; expected at least one.")
     _check_matrices("block_diag", mats)
     return rearranged("block_diag", lambda *numbers: scipy.sparse.block_diag(numbers), mats)
@@ -165,7 +166,7 @@ def eye_array(m: int, n: int | None = None, *, k: int = 0, dtype: Any = float) -
       dtype: of the weights.
 
     Raises:
-      ArgumentError: if *m*, *n* or *k* is not an integer, or an extent is negative.
+      ArgumentError: if *m*, *n* or *k* is not an integer, an extent is negative, or there is no such diagonal.
       DtypeError: if the dtype is not supported.
     """
     import scipy.sparse
@@ -174,6 +175,10 @@ def eye_array(m: int, n: int | None = None, *, k: int = 0, dtype: Any = float) -
     rows, columns = as_integer(m), as_integer(m if n is None else n)
     if rows is None or columns is None or min(rows, columns) < 0:
         raise ArgumentError(f"eye_array: m is {m!r}, and n is {n!r}; expected numbers of at least 0, or None for n.")
+    if offset and not -rows < offset < columns:
+        raise ArgumentError(
+            f"eye_array: k is {k!r}; expected the number of a diagonal, from {1 - rows} to {columns - 1}."
+        )
     known = scipy.sparse.eye_array(rows, columns, k=offset, format="csr")
     return CSR((jnp.ones(1, dtype), known.indices, known.indptr), known.shape)
 
@@ -189,13 +194,15 @@ def diags_array(diagonals: Any, *, offsets: Any = 0, shape: tuple[int, int] | No
       shape: rows and columns; None: the smallest square matrix that holds the diagonals.
 
     Raises:
-      ShapeError: if a diagonal does not fit, or two have the same offset.
+      ShapeError: if there are none, one does not fit, or two have the same offset.
       ArgumentError: if *offsets* are not integers, or not as many as *diagonals*.
       InputError: if a diagonal cannot be converted to an array.
       DtypeError: if the dtype is not supported.
     """
     import scipy.sparse
 
+    if not len(diagonals):
+        raise ShapeError("diags_array: there are no diagonals; expected at least one.")
     chosen = [offsets] if np.ndim(offsets) == 0 else list(offsets)
     if np.ndim(offsets) == 0 and np.ndim(diagonals[0] if isinstance(diagonals, (list, tuple)) else diagonals) < 2:
         is_one = not isinstance(diagonals, (list, tuple)) or np.ndim(diagonals[0]) == 0
@@ -205,14 +212,13 @@ def diags_array(diagonals: Any, *, offsets: Any = 0, shape: tuple[int, int] | No
         check_dtype("diags_array", "a diagonal", vector.dtype)
     if len(vectors) != len(chosen):
         raise ArgumentError(f"diags_array: there are {len(vectors)} diagonals and {len(chosen)} offsets.")
+    chosen = [_offset("diags_array", k) for k in chosen]
     numbers, before = [], 1
     for vector in vectors:
         numbers.append(np.arange(before, before + vector.size))
         before += vector.size
     try:
-        known = scipy.sparse.diags_array(
-            numbers, offsets=[_offset("diags_array", k) for k in chosen], shape=shape, dtype=np.int64
-        ).tocsr()
+        known = scipy.sparse.diags_array(numbers, offsets=chosen, shape=shape, dtype=np.int64).tocsr()
     except ValueError as error:
         raise ShapeError(f"diags_array: {error}.") from None
     known.sort_indices()
@@ -255,6 +261,12 @@ def load_npz(file: Any) -> CSR | CSC | COO:
     return kinds.get(known.format, CSR).from_scipy(known)
 
 
+def _listed(caller: str, blocks: Any) -> list[Any]:
+    if not isinstance(blocks, (list, tuple)):
+        raise InputError(f"{caller}: got {type(blocks).__name__}; expected a list or a tuple of matrices, or of rows.")
+    return list(blocks)
+
+
 def _blocks(caller: str, grid: list[list[Any]]) -> Any:
     """Return the matrix of a grid of blocks, where None is a block of zeros."""
     import scipy.sparse
@@ -262,6 +274,9 @@ def _blocks(caller: str, grid: list[list[Any]]) -> Any:
     present = [block for row in grid for block in row if block is not None]
     if not present:
         raise ShapeError(f"{caller}: there are no matrices; expected at least one.")
+    for lines in (grid, itertools.zip_longest(*grid)):
+        if any(all(block is None for block in line) for line in lines):
+            raise ShapeError(f"{caller}: a row or a column has no matrices; expected at least one in each.")
     _check_matrices(caller, present)
 
     def assemble(*numbers: Any) -> Any:

@@ -29,8 +29,10 @@ class Known(NamedTuple):
     whole: bool = False
 
 
-#: Class, shape and identities of the index arrays of living matrices → the facts.
-_KNOWN: dict[Any, Known] = {}
+_Facts = dict[Any, tuple[weakref.ref[Any], Known]]
+#: By the identity of a first index array: the array, and by class, shape and the identity of a second one, that array
+#: and the facts. Identities are used again, so the arrays are compared.
+_KNOWN: dict[int, tuple[weakref.ref[Any], _Facts]] = {}
 
 
 def evaluated() -> AbstractContextManager[Any]:
@@ -42,14 +44,24 @@ def known_of(matrix: Format) -> Known:
     """Return facts about the structure, if it is not traced; computed once for a structure."""
     if not all(isinstance(array, jax.Array) and is_known(array) for array in matrix.structure):
         return Known()
-    key = type(matrix), matrix.shape, *map(id, matrix.structure)
-    found = _KNOWN.get(key)
-    if found is None:
+    first, second = matrix.structure
+    key = type(matrix), matrix.shape, id(second)
+    owner, facts = _KNOWN.get(id(first), (None, {}))
+    if owner is None or owner() is not first:
+        facts = {}
+    of, known = facts.get(key, (None, Known()))
+    if of is None or of() is not second:
         with evaluated():
-            found = _KNOWN[key] = Known(*map(bool, _facts(type(matrix), matrix.shape, matrix.structure)))
-        for array in matrix.structure:  # its identity is that of another array afterwards
-            weakref.finalize(array, _KNOWN.pop, key, None).atexit = False
-    return found
+            known = Known(*map(bool, _facts(type(matrix), matrix.shape, matrix.structure)))
+        alive = {other: fact for other, fact in facts.items() if fact[0]() is not None}
+        forget = functools.partial(_forget, id(first))
+        _KNOWN[id(first)] = weakref.ref(first, forget), {**alive, key: (weakref.ref(second), known)}
+    return known
+
+
+def _forget(identity: int, array: weakref.ref[Any]) -> None:
+    if identity in _KNOWN and _KNOWN[identity][0] is array:
+        del _KNOWN[identity]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))

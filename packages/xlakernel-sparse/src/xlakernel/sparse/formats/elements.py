@@ -17,6 +17,7 @@ from ..operators.arguments import is_known
 from .arithmetic import Arithmetic
 from .duplicates import Known, known_of, sums_at_places
 from .reductions import Reductions
+from .symbolic import combine
 
 #: The exponents that XLA compiles to products or a square root. Others are operands of one program.
 _EXPONENTS = (0.5, 1, 2, 3)
@@ -58,34 +59,42 @@ class Elements(Arithmetic, Reductions, abc.ABC):
             )
         return self._map(_power(number)) if number in _EXPONENTS else self._map(jnp.power, number)
 
-    def maximum(self, other: float) -> Self:
-        """Return the maximum of each element and a number.
+    def maximum(self, other: Any) -> Self:
+        """Return the maximum of each element and a number, or of the elements of two matrices.
 
         Args:
-          other: a number of at most 0, so that zeros that are not stored stay zeros.
+          other: a number of at most 0, so that zeros that are not stored stay zeros; or a matrix of the same shape.
 
         Raises:
-          ArgumentError: if *other* is not such a number.
+          ArgumentError: if *other* is neither.
+          ShapeError: if the shapes differ.
           DtypeError: if the elements are complex.
+          StructureError: if *other* is a matrix, and one of the structures is traced.
         """
+        if isinstance(other, Elements):
+            return self._with_other("maximum", other, jnp.maximum)
         number = _real_number(other)
         if number is None or not number <= 0:
-            raise self._refusal("maximum", other, "a number of at most 0")
+            raise self._refusal("maximum", other, "a matrix, or a number of at most 0")
         return self._map_real("maximum", jnp.maximum, _in_range(number, self.dtype))
 
-    def minimum(self, other: float) -> Self:
-        """Return the minimum of each element and a number.
+    def minimum(self, other: Any) -> Self:
+        """Return the minimum of each element and a number, or of the elements of two matrices.
 
         Args:
-          other: a number of at least 0, so that zeros that are not stored stay zeros.
+          other: a number of at least 0, so that zeros that are not stored stay zeros; or a matrix of the same shape.
 
         Raises:
-          ArgumentError: if *other* is not such a number.
+          ArgumentError: if *other* is neither.
+          ShapeError: if the shapes differ.
           DtypeError: if the elements are complex.
+          StructureError: if *other* is a matrix, and one of the structures is traced.
         """
+        if isinstance(other, Elements):
+            return self._with_other("minimum", other, jnp.minimum)
         number = _real_number(other)
         if number is None or not number >= 0:
-            raise self._refusal("minimum", other, "a number of at least 0")
+            raise self._refusal("minimum", other, "a matrix, or a number of at least 0")
         return self._map_real("minimum", jnp.minimum, _in_range(number, self.dtype))
 
     @property
@@ -177,6 +186,12 @@ class Elements(Arithmetic, Reductions, abc.ABC):
     def _map_real(self, method: str, function: Callable[..., Any], *numbers: Any) -> Self:
         self._check_real(method)
         return self._map(function, *numbers)
+
+    def _with_other(self, method: str, other: Elements, function: Callable[..., Any]) -> Self:
+        for matrix in (self, other):
+            matrix._check_real(method)
+        found: Self = combine(f"{type(self).__name__}.{method}", self, other, function, common=False)
+        return found
 
     def _refusal(self, method: str, other: Any, allowed: str) -> ArgumentError:
         return ArgumentError(

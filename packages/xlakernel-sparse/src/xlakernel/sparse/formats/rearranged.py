@@ -17,7 +17,7 @@ import numpy as np
 from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError, StructureError
 
 from ..operators.arguments import as_array, as_integer
-from ..operators.dtypes import accumulator, check_dtype
+from ..operators.dtypes import accumulator, check_convertible
 from .elements import Elements
 from .symbolic import Places, axis_of, matrix_like, places_of
 
@@ -85,7 +85,7 @@ class Rearranged(Elements, abc.ABC):
         Raises:
           ShapeError: if *values* has more than one dimension.
           InputError: if *values* cannot be converted to an array.
-          DtypeError: if its dtype is not supported.
+          DtypeError: if its dtype is not supported, or the matrix cannot hold its numbers.
           ArgumentError: if *k* is not the number of a diagonal.
           StructureError: if the structure is traced.
         """
@@ -97,7 +97,7 @@ class Rearranged(Elements, abc.ABC):
                 f"{caller}: k is {k!r}; expected the number of a diagonal, from {1 - rows} to {columns - 1}."
             )
         weights = as_array(caller, "values", values)
-        check_dtype(caller, "values", weights.dtype)
+        check_convertible(caller, "values", weights.dtype, self.dtype, "the matrix")
         if weights.ndim > 1:
             raise ShapeError(f"{caller}: values has the shape {weights.shape}; expected a number or a vector.")
         length = min(rows + min(offset, 0), columns - max(offset, 0))
@@ -147,8 +147,7 @@ class Rearranged(Elements, abc.ABC):
         dtype = jnp.result_type(self.dtype, right.dtype, jnp.float32)
         if accumulator(self.dtype) != self.dtype or accumulator(right.dtype) != right.dtype:
             raise DtypeError(f"{caller}: half precision is not supported; expected .astype('float32').")
-        known: Any = self.sum_duplicates().astype(dtype)
-        known = known.tocsr()
+        known: Any = rearranged(caller, lambda numbers: numbers, [self]).astype(dtype).tocsr()
         if not rows or not known.nnz:
             return jnp.full(right.shape, jnp.nan, dtype)
 

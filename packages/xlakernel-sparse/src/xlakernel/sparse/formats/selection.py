@@ -142,7 +142,8 @@ def _numbers(caller: str, chosen: Any, axis: int, extent: int) -> Numbers:
         chosen = chosen if chosen.size else chosen.astype(np.int64)
     if chosen.ndim != 1 or chosen.dtype.kind not in "iub":
         raise ArgumentError(
-            f"{caller}: the index is {chosen!r}; expected an integer, a slice, or a vector of integers or of bools."
+            f"{caller}: the index is {chosen!r}; expected an integer, a slice, or a vector of integers or of bools. "
+            "For a submatrix write A[rows][:, columns]."
         )
     if _is_traced(chosen):
         raise StructureError(

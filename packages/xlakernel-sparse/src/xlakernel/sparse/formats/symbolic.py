@@ -53,18 +53,21 @@ class Places(NamedTuple):
         return scipy.sparse.csr_array((numbers, np.array(self.indices), np.array(self.indptr)), shape=shape)
 
 
-def places_of(caller: str, matrix: Any, axis: int) -> Places:
+_SAME = " For matrices of one structure write A.with_data(f(A.data, B.data))."
+
+
+def places_of(caller: str, matrix: Any, axis: int, hint: str = "") -> Places:
     """Return the places of a matrix's entries, in rows if *axis* is 0, else in columns.
 
     Raises:
-      StructureError: if the structure is traced.
+      StructureError: if the structure is traced; the message ends with *hint*.
     """
     matrix._check_single()
     if any(isinstance(array, jax.core.Tracer) for array in matrix.structure):
         raise StructureError(
-            f"{caller}: the places of the entries are traced, so the number of the result's entries is not known. "
-            "Let the matrices be constants of the function, and only their weights arguments; or compute it outside of "
-            "jit. For matrices of one structure write A.with_data(f(A.data, B.data))."
+            f"{caller}: the places of the entries are traced; they must be known, because the structure of the result "
+            "depends on them. Let the matrices be constants of the function, and only their weights arguments; or "
+            f"compute it outside of jit.{hint}"
         )
     with evaluated():
         if matrix._indptr(axis) is not None and known_of(matrix).distinct:
@@ -91,7 +94,7 @@ def combine(caller: str, a: Any, b: Any, function: Callable[[Any, Any], Any], *,
       caller: what is computed, for messages.
       a: the first matrix. The result has its format.
       b: the second matrix, of any format.
-      function: a function of two arrays of weights.
+      function: a function of two arrays of weights, which JAX compiles once.
       common: if True, the result has the places that are in both matrices, otherwise those in either.
 
     Raises:
@@ -101,9 +104,9 @@ def combine(caller: str, a: Any, b: Any, function: Callable[[Any, Any], Any], *,
     if a.shape != b.shape:
         raise ShapeError(f"{caller}: the shapes are {a.shape} and {b.shape}; expected two matrices of one shape.")
     axis = axis_of(a)
-    of_a, of_b = places_of(caller, a, axis), places_of(caller, b, axis)
+    of_a, of_b = (places_of(caller, matrix, axis, _SAME) for matrix in (a, b))
     with evaluated():
-        indices, indptr, *entries = merge(of_a[:2], of_b[:2], common=common)
+        indices, indptr, *entries = merge(*_in_one_dtype(of_a, of_b), common=common)
     data = _combined_weights(function, (a, b), (of_a, of_b), entries)
     return matrix_like(a, axis, data, indices, indptr, a.shape)
 
@@ -136,6 +139,7 @@ def multiply(a: Any, b: Any) -> Any:
 
     Raises:
       ShapeError: if the shapes do not fit.
+      DtypeError: if the index arrays have dtypes that are too narrow.
       StructureError: if a structure is traced.
     """
     caller = f"{type(a).__name__} @ {type(b).__name__}"
@@ -148,7 +152,9 @@ def multiply(a: Any, b: Any) -> Any:
     matrices = (a, b) if axis == 0 else (b, a)  # columns are the rows of the transposes, in the other order
     places = tuple(places_of(caller, matrix, axis) for matrix in matrices)
     with evaluated():
-        structure, static = product_structure(places[0][:2], places[1][:2], shape[1 - axis])
+        first, second = _in_one_dtype(*places)
+        check_room(caller, "rows and columns", first[0].dtype, max(shape))
+        structure, static = product_structure(first, second, shape[1 - axis])
     data = _multiplied_weights(matrices, places, structure, tuple(static.items()))
     return matrix_like(a, axis, data, *structure, shape)
 
@@ -166,6 +172,12 @@ def _multiply_weights(matrices: Any, places: tuple[Places, ...], structure: Any,
 _multiplied_weights = jit_when_eager(_multiply_weights, static_argnums=3)
 
 
+def _in_one_dtype(*places: Places) -> list[tuple[jax.Array, jax.Array]]:
+    """Return the index arrays of the places, all in the widest of their dtypes."""
+    dtype = jnp.result_type(*(array.dtype for of in places for array in of[:2]))
+    return [(of.indices.astype(dtype), of.indptr.astype(dtype)) for of in places]
+
+
 def axis_of(matrix: Any) -> int:
     """Return 1 if the matrix is stored in columns, else 0."""
     return 0 if matrix._indptr(1) is None else 1
@@ -174,10 +186,14 @@ def axis_of(matrix: Any) -> int:
 def matrix_like(like: Any, axis: int, data: jax.Array, indices: Any, indptr: Any, shape: tuple[int, int]) -> Any:
     """Return the matrix of these weights in lines along the axis of *like*, see `axis_of`, in its format.
 
+    The index arrays have the dtype of those of *like*; of *indices*, if it is an array of JAX and wider.
+
     Raises:
-      DtypeError: if the index arrays of *like* have a dtype that is too narrow.
+      DtypeError: if the dtype is too narrow.
     """
     index = like.structure[0].dtype
+    if isinstance(indices, jax.Array):
+        index = jnp.promote_types(index, indices.dtype)
     check_room(type(like).__name__, "rows, columns and entries", index, max(*shape, indices.size))
     with evaluated():  # the structure is known to further operations, also under jit
         arrays = jnp.zeros(1, data.dtype), jnp.asarray(indices, index), jnp.asarray(indptr, index)
