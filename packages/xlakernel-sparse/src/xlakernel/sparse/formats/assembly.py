@@ -96,11 +96,7 @@ def tril(A: SparseMatrix, k: int = 0) -> Any:
       InputError: if *A* is not a matrix of this package.
       StructureError: if the structure is traced.
     """
-    import scipy.sparse
-
-    _check_matrices("tril", [A])
-    offset = _offset("tril", k)
-    return rearranged("tril", lambda numbers: scipy.sparse.tril(numbers, offset), [A])
+    return _triangle("tril", A, k)
 
 
 def triu(A: SparseMatrix, k: int = 0) -> Any:
@@ -115,11 +111,7 @@ def triu(A: SparseMatrix, k: int = 0) -> Any:
       InputError: if *A* is not a matrix of this package.
       StructureError: if the structure is traced.
     """
-    import scipy.sparse
-
-    _check_matrices("triu", [A])
-    offset = _offset("triu", k)
-    return rearranged("triu", lambda numbers: scipy.sparse.triu(numbers, offset), [A])
+    return _triangle("triu", A, k)
 
 
 def kron(A: SparseMatrix, B: SparseMatrix) -> Any:
@@ -259,6 +251,14 @@ def load_npz(file: Any) -> CSR | CSC | COO:
     known = scipy.sparse.load_npz(file)
     kinds: dict[str, type[CSC | COO]] = {"csc": CSC, "coo": COO}
     return kinds.get(known.format, CSR).from_scipy(known)
+
+
+def _triangle(function: str, A: SparseMatrix, k: int) -> Any:
+    import scipy.sparse
+
+    _check_matrices(function, [A])
+    offset, triangle = _offset(function, k), getattr(scipy.sparse, function)
+    return rearranged(function, lambda numbers: triangle(numbers, offset), [A])
 
 
 def _listed(caller: str, blocks: Any) -> list[Any]:
