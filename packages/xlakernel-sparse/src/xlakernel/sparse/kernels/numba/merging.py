@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from .helpers.parts import first_row, part_count
+from .helpers.parts import first_row, part_count, write_starts
 
 _SIX, _WITHIN, _ONE = np.uint64(6), np.uint64(63), np.uint64(1)
 
@@ -39,17 +39,12 @@ def _count_rows(start, stop, a, a_start, b, b_start, common, counts):
 @njit(parallel=True, cache=True)
 def merge_rows(a, a_start, b, b_start, common, indptr):
     """Write the first entry of each row of the merged structure."""
-    rows = indptr.size - 1
     parts = part_count(a.size + b.size)
-    counts = np.empty(rows, np.int64)
+    counts = np.empty(indptr.size - 1, np.int64)
     for part in prange(parts):
         start, stop = first_row(a_start, part, parts), first_row(a_start, part + 1, parts)
         _count_rows(start, stop, a, a_start, b, b_start, common, counts)
-    total = np.int64(0)
-    for r in range(rows):
-        indptr[r] = total
-        total += counts[r]
-    indptr[rows] = total
+    write_starts(counts, indptr)
 
 
 @njit

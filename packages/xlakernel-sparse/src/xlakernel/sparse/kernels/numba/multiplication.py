@@ -11,7 +11,7 @@ from numba import njit, prange
 
 from .helpers.bits import ones, trailing_zeros
 from .helpers.elements import cast, zero
-from .helpers.parts import first_row, part_count
+from .helpers.parts import first_row, part_count, write_starts
 
 _SIX, _WITHIN, _ONE = np.uint64(6), np.uint64(63), np.uint64(1)
 #: All words are read if more than one in so many has bits.
@@ -53,17 +53,12 @@ def _count_rows(first, last, a, a_start, b, b_start, columns, counts):
 @njit(parallel=True, cache=True)
 def product_rows(a, a_start, b, b_start, columns, indptr):
     """Write the first entry of each row of the product."""
-    rows = indptr.size - 1
     parts = part_count(a.size + b.size)
-    counts = np.empty(rows, np.int64)
+    counts = np.empty(indptr.size - 1, np.int64)
     for part in prange(parts):
         first, last = first_row(a_start, part, parts), first_row(a_start, part + 1, parts)
         _count_rows(first, last, a, a_start, b, b_start, columns, counts)
-    total = np.int64(0)
-    for i in range(rows):
-        indptr[i] = total
-        total += counts[i]
-    indptr[rows] = total
+    write_starts(counts, indptr)
 
 
 @njit

@@ -53,3 +53,13 @@ def first_row(indptr, part, parts):
 def first_of(count, part, parts):
     """Return the first of *count* items in *part*; the parts' numbers of items differ by at most one."""
     return count // parts * part + count % parts * part // parts
+
+
+@njit
+def write_starts(counts, indptr):
+    """Write the first entry of each row, and the number of entries, from the number of entries of each row."""
+    total = np.int64(0)
+    for i in range(counts.size):
+        indptr[i] = total
+        total += counts[i]
+    indptr[counts.size] = total
