@@ -18,6 +18,7 @@ from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError, Structu
 
 from ..operators.arguments import as_array, as_integer
 from ..operators.dtypes import accumulator, check_convertible
+from .duplicates import evaluated
 from .elements import Elements
 from .symbolic import Places, axis_of, matrix_like, places_of
 
@@ -56,7 +57,7 @@ class Rearranged(Elements, abc.ABC):
             numbers.eliminate_zeros()
             return numbers
 
-        with jax.ensure_compile_time_eval():
+        with evaluated():  # if the matrix is a constant of a program
             weights = np.asarray(places_of(caller, self, 0).weights(self))
         return self._rearranged("eliminate_zeros", without_zeros)
 
