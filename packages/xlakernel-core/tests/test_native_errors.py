@@ -217,6 +217,9 @@ def test_an_exception_whose_text_cannot_be_read_has_its_type():
     )
 
 
+KEPT = []  # machine code, which JAX may call until the process ends
+
+
 def call_python(function):
     """Run a program that calls *function* with the address of the call frame, and a second address, 0."""
     code = _compile_entry(function, has_stream=False)
@@ -231,11 +234,16 @@ def call_python(function):
         KEPT.append(code)
 
 
-KEPT = []
+@pytest.fixture
+def ctrl_c():
+    """Let Ctrl-C raise KeyboardInterrupt, which a shell may have ignored in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("raised", [None, KeyboardInterrupt, TimeoutError])
-def test_exceptions_of_python_that_machine_code_calls(monkeypatch, raised):
+def test_exceptions_of_python_that_machine_code_calls(monkeypatch, ctrl_c, raised):
     def function(frame, other):
         assert frame
         assert other == 0
@@ -244,7 +252,6 @@ def test_exceptions_of_python_that_machine_code_calls(monkeypatch, raised):
 
     ignored = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: ignored.append(found.exc_type))
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
     if raised is None:
         call_python(function)
     elif raised is KeyboardInterrupt:
@@ -253,7 +260,6 @@ def test_exceptions_of_python_that_machine_code_calls(monkeypatch, raised):
     else:
         with pytest.raises(RAISED, match="raised an exception; Python wrote the exception to stderr"):
             call_python(function)
-    signal.signal(signal.SIGINT, before)
     assert ignored == ([TimeoutError] if raised is TimeoutError else [])
 
 
