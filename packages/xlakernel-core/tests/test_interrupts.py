@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import functools
+import itertools
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ from xlakernel.core import interrupts
 from xlakernel.core.interrupts import is_raised_by_handler, uninterrupted
 
 
-class TimeLimit(Exception):
+class TimeLimit(ValueError):
     pass
 
 
@@ -73,6 +74,36 @@ def test_each_signal_reaches_its_handler_after_an_exception_of_another(handlers)
     with pytest.raises(KeyboardInterrupt):
         step()
     assert handlers == [signal.SIGALRM, signal.SIGUSR1]
+
+
+def test_a_signal_may_arrive_at_any_call_of_python(handlers):
+    """`signal.signal` and `signal.getsignal` suppress a ValueError in their conversions."""
+
+    def enter_with_signal_at(chosen):
+        """Enter and leave `uninterrupted`; the signal arrives at the call with the number *chosen*, if there is one."""
+        calls = itertools.count(1)
+
+        def profile(frame, event, argument):
+            if event == "call" and next(calls) == chosen:
+                sys.setprofile(None)
+                signal.raise_signal(signal.SIGALRM)
+
+        sys.setprofile(profile)
+        try:
+            with uninterrupted():
+                pass
+        finally:
+            sys.setprofile(None)
+
+    for number in itertools.count(1):
+        try:
+            enter_with_signal_at(number)
+        except TimeLimit:
+            handlers.clear()
+        else:
+            break
+    assert handlers == []  # no signal was sent
+    assert number > 5
 
 
 def test_many_signals_are_delivered(handlers):
@@ -182,7 +213,7 @@ def test_system_calls_that_a_signal_does_not_interrupt_stay_so(handlers):
 
 def test_system_calls_stay_uninterrupted_after_an_exception_of_a_handler(handlers, monkeypatch):
     """Of one that comes when the handler is restored."""
-    set_handler = signal.signal
+    set_handler = interrupts._signal.signal
 
     def set_and_raise(number, handler):
         set_handler(number, handler)
@@ -191,7 +222,7 @@ def test_system_calls_stay_uninterrupted_after_an_exception_of_a_handler(handler
 
     signal.siginterrupt(signal.SIGUSR1, False)
     with pytest.raises(TimeLimit), uninterrupted():
-        monkeypatch.setattr(signal, "signal", set_and_raise)
+        monkeypatch.setattr(interrupts._signal, "signal", set_and_raise)
     monkeypatch.undo()
     assert_system_calls_continue()
 

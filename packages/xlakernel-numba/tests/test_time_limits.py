@@ -1,7 +1,9 @@
 """Time limits: an exception of a signal handler is never taken for an error of what the handler interrupted."""
 
+import contextlib
 import signal
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +14,9 @@ from numba.core.typing import Context
 from numba.extending import overload
 from numpy.testing import assert_array_equal
 
-from xlakernel.core import code_files, deserialize, export
+from xlakernel.core import XLACustomKernel, code_files, debug_mode, deserialize, export
 from xlakernel.core.backend import jit_when_eager
+from xlakernel.core.identity.versioned import attributes_of
 from xlakernel.core.programs import loading
 from xlakernel.numba import numba_kernel
 
@@ -106,6 +109,52 @@ def test_a_program_is_not_damaged(monkeypatch, limit):
     monkeypatch.setattr(loading, "is_registered", lambda *_: False)
     with pytest.raises(Limit):
         deserialize(data)
+
+
+def test_a_backend_is_not_blamed(limit):
+    operator = XLACustomKernel("interrupted")
+    operator.def_kernel("numba", "cpu", lambda outs: limit())
+    with pytest.raises(Limit):
+        operator(jnp.ones(3), outs=jax.ShapeDtypeStruct((3,), jnp.float32), backend="numba")
+
+
+def test_an_attribute_stays_in_the_fingerprint(monkeypatch, limit):
+    module = types.ModuleType("with_getattr")
+    module.__getattr__ = limit
+    with pytest.raises(Limit):
+        attributes_of(module, ["factor"])
+
+
+@pytest.mark.parametrize("where", ["objmode", "debug mode"])
+def test_an_exit_is_not_an_error_of_the_kernel(limit, where):
+    """As for SIGTERM, whose handler often calls `sys.exit`."""
+
+    def handler(number, frame):
+        sys.exit(7)
+
+    def terminate():
+        signal.raise_signal(signal.SIGALRM)
+
+    def pause():
+        """Return: Python raises pending exceptions in calls."""
+
+    @numba.njit
+    def kernel(x, out):
+        with numba.objmode():
+            terminate()
+        out[:] = x
+
+    signal.signal(signal.SIGALRM, handler)
+    f = jax.jit(numba_kernel(kernel, outs=lambda x: x))
+
+    def call():
+        with contextlib.suppress(jax.errors.JaxRuntimeError, ValueError):
+            f(jnp.ones(3)).block_until_ready()
+        pause()  # the main thread raises the exception as soon as it runs Python
+
+    with debug_mode(where == "debug mode"), pytest.raises(SystemExit) as found:
+        call()
+    assert found.value.code == 7
 
 
 def test_an_operation_outside_of_jit_does_not_run_again(limit):

@@ -145,10 +145,6 @@ def misuse_a_library(x, out):
     np.reshape(x, (5, 5))
 
 
-def stop(x, out):
-    raise SystemExit(3)
-
-
 def helper(x):
     return {}["missing"]
 
@@ -162,7 +158,6 @@ def use_a_helper(x, out):
     [
         (refuse, r"INTERNAL: LookupError: nothing\0 here: ä", line_of(refuse, 1)),
         (misuse_a_library, "INVALID_ARGUMENT: ValueError: cannot reshape", line_of(misuse_a_library, 1)),
-        (stop, "INTERNAL: SystemExit: 3", line_of(stop, 1)),
         (use_a_helper, "NOT_FOUND: KeyError: 'missing'", line_of(helper, 1)),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

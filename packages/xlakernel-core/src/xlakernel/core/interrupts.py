@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _signal  # the functions of `signal` without its conversions, which suppress a handler's TypeError or ValueError
 import ctypes
 import functools
 import signal
@@ -58,10 +59,10 @@ def uninterrupted() -> Iterator[None]:
 
 
 def _install(number: int) -> None:
-    handler: Any = signal.getsignal(number)
+    handler = _signal.getsignal(number)
     if callable(handler) and handler is not _delay:
         _handlers[number], _actions[number] = handler, _action_of(number)
-        signal.signal(number, _delay)
+        _signal.signal(number, _delay)
 
 
 def _delay(number: int, frame: Any) -> None:
@@ -97,9 +98,9 @@ def _restore(numbers: list[int]) -> None:
     if numbers:
         number = numbers.pop()
         try:
-            if signal.getsignal(number) is _delay:
+            if _signal.getsignal(number) is _delay:
                 try:
-                    signal.signal(number, _handlers[number])
+                    _signal.signal(number, _handlers[number])
                 finally:  # also if the restored handler is called and raises
                     _set_action(number, _actions[number])
         finally:
@@ -108,8 +109,18 @@ def _restore(numbers: list[int]) -> None:
 
 def is_raised_by_handler(error: BaseException) -> bool:
     """Return True if a signal handler raised *error*, for example the handler of a time limit by SIGALRM."""
-    codes = {code for number in range(1, signal.NSIG) if (code := _code_of(signal.getsignal(number))) is not None}
+    codes = {code for number in range(1, signal.NSIG) if (code := _code_of(_signal.getsignal(number))) is not None}
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+@contextmanager
+def suppressed() -> Iterator[None]:
+    """Suppress exceptions except those of signal handlers, and those that are not an `Exception`."""
+    try:
+        yield
+    except Exception as error:
+        if is_raised_by_handler(error):
+            raise
 
 
 def _code_of(handler: Any) -> types.CodeType | None:

@@ -183,6 +183,8 @@ def _parts(environment: Any) -> tuple[str, str | None]:
     try:
         constants = base64.b64encode(serialize.dumps(list(environment.consts))).decode() if environment.consts else None
     except Exception as error:  # raised by the __reduce__ of any object
+        if is_raised_by_handler(error):
+            raise
         raise _NotStorableError(f"a constant of it cannot be pickled: {error}.") from error
     return environment.globals["__name__"], constants
 

@@ -94,9 +94,7 @@ class _PythonCall:
         """Return an XLA_FFI_Error, or None on success."""
         try:
             self._call(frame, stream)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions
+        except Exception as error:  # noqa: BLE001  # becomes the error of XLA's program
             label, place = self.launchable.label, self.launchable.place
             return new_error(api_of(frame), *describe(error, label, place, _location(error, place)))
         return None

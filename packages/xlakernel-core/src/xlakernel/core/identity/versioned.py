@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import importlib.util
 import os
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..interrupts import suppressed
 from .literals import literal_writer
 from .object_mode import is_object_mode
 
@@ -109,14 +109,14 @@ def attributes_of(module: types.ModuleType, names: Iterable[str]) -> dict[str, A
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the kernel may not use the attribute that warns
             for name in names:
-                with contextlib.suppress(Exception):
+                with suppressed():
                     found.setdefault(name, getattr(module, name))
     return found
 
 
 def imported(name: str, package: str | None) -> types.ModuleType | None:
     """Return a module, imported if need be; None on failure. Versioned packages are not imported, only looked up."""
-    with contextlib.suppress(Exception):  # the function may catch the error, or never run the import
+    with suppressed():  # the function may catch the error, or never run the import
         name = importlib.util.resolve_name(name, package)
         top = name.partition(".")[0]
         parent, _, attribute = name.rpartition(".")

@@ -13,6 +13,7 @@ from numba.core import serialize
 from ..errors import ExportError
 from ..ffi.registry import Recipe
 from ..identity.fingerprint import examine
+from ..interrupts import is_raised_by_handler
 from ..programs.allowed import import_module, read_pickle
 from ..programs.comparison import Compared, refers_to
 from ..programs.reference import Reference
@@ -110,6 +111,8 @@ def _pickle(compiler: Compiler, dispatcher: Any, name: str) -> dict[str, str]:
     try:
         pickled = dumps(compiler, compiler.kernels.parts(dispatcher))
     except Exception as error:  # raised by the __reduce__ of any object
+        if is_raised_by_handler(error):
+            raise
         raise ExportError(
             f"export: the kernel {name} cannot be imported by its name, and cannot be pickled: {error}. Define it at "
             "the top level of a module."

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import BackendNotFoundError, GeneratorError, ResultError, XLAKernelError
+from ..interrupts import is_raised_by_handler
 from ..structs import Struct, counted, text_of
 from .backends import Backends
 from .dispatch import Definition
@@ -74,6 +75,8 @@ class ChosenKernel:
         except XLAKernelError:
             raise
         except Exception as error:
+            if is_raised_by_handler(error):
+                raise
             others = [name for name in self.backends.available_backends(self.platform) if name != self.backend]
             raise GeneratorError(
                 f"{self.name}: {what} failed with {type(error).__name__}: {error}. "

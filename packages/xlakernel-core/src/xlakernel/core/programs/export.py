@@ -15,6 +15,7 @@ from .._compat import vary_alike
 from ..config import exporting
 from ..errors import ArgumentError, ExportError, KernelTypeError, MissingDependencyError
 from ..ffi.registry import recipes_of, registered_targets
+from ..interrupts import is_raised_by_handler
 from .allowed import allowing, check_allowed, read_allow
 from .artifact import StoredTarget, pack, unpack
 from .loading import imports_and_pickles, of_platforms_here, prepare
@@ -206,6 +207,8 @@ def _read(program: bytes, written_with: str) -> Any:
         if written_with != jax.__version__:  # parse the operations now: an error at the call would be obscure
             exported.mlir_module()
     except Exception as error:  # of several kinds, which differ between versions of JAX
+        if is_raised_by_handler(error):
+            raise
         action = "Load it with the version that wrote it, or export it again."
         if "unregistered type" in str(error):
             action = "Import the module that registers the type for serialization first."

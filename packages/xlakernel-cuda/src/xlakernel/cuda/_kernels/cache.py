@@ -18,7 +18,7 @@ from numba.cuda import dispatcher as cuda_dispatcher
 from numba.cuda import serialize, utils
 from numba.cuda.core.caching import NullCache
 
-from xlakernel.core.backend import read_code, warn, write_code
+from xlakernel.core.backend import is_raised_by_handler, read_code, warn, write_code
 from xlakernel.core.errors import CacheWarning
 
 
@@ -50,7 +50,9 @@ class KernelCache(NullCache):  # type: ignore[misc]  # Numba CUDA has no stubs
         """Store a compiled kernel, or warn that it cannot be stored."""
         try:
             stored = serialize.dumps(kernel._reduce_states())
-        except Exception as error:  # noqa: BLE001  # Numba raises several kinds, for linked files and arrays
+        except Exception as error:  # Numba raises several kinds, for linked files and arrays
+            if is_raised_by_handler(error):
+                raise
             warn(f"{self._name} is not cached on disk despite cuda.jit's cache=True: {error}", CacheWarning)
             return
         write_code(self._fingerprints[signature], stored)

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from ...identity.names import attributes_in, globals_in
+from ...interrupts import is_raised_by_handler
 
 _DEPTH = 8  # levels of nested objects to search
 # Packages whose functions and objects are not searched: they refer to many objects, but to no array of the user.
@@ -129,7 +130,9 @@ def _device_array(value: Any) -> DeviceArray | None:
         begin = interface["data"][0]
         shape, strides = interface["shape"], interface.get("strides")
         itemsize = np.dtype(interface["typestr"]).itemsize
-    except Exception:  # noqa: BLE001  # the property of a foreign object may raise anything
+    except Exception as error:  # the property of a foreign object may raise anything
+        if is_raised_by_handler(error):
+            raise
         return None
     steps = strides or [itemsize * int(np.prod(shape[axis + 1 :])) for axis in range(len(shape))]
     reach = [step * max(extent - 1, 0) for step, extent in zip(steps, shape, strict=True)]

@@ -35,9 +35,7 @@ class Reporter:
     def _report(self, frame: int, what: int, plan: int, step: int, code: int) -> int | None:
         try:
             text, kind = self._describe(frame, what, plan, step, code)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions
+        except Exception as error:  # noqa: BLE001  # becomes the error of XLA's program
             text, kind = f"the call failed (code {code}), and so did describing it: {error!r}", "INTERNAL"
         message = f"xlakernel: {self._label}: {text}".replace("\0", "\\0")  # XLA reads it up to the first NUL
         return new_error(api_of(frame), message, abi.ERROR_CODES[kind])

@@ -180,9 +180,7 @@ class HandlerObserver(Observer):
                 return function(frame_copy.address, total)  # type: ignore[no-any-return]
 
             return self.observe(inputs, outputs, run_on, HostMemory())
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions
+        except Exception as error:  # noqa: BLE001  # becomes the error of XLA's program
             return new_error(api_of(frame), *describe(error, self.kernel, self.place, None))
 
 

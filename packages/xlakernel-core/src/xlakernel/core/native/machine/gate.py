@@ -23,6 +23,7 @@ from numba.core import cgutils
 
 from ..._compat import live_arrays
 from ...ffi import abi
+from ...interrupts import suppressed
 from .frame import I32, I64, POINTER, create_error, i64
 from .machine_code import pointer_to
 
@@ -79,7 +80,7 @@ def _close() -> None:
     """Wait for running programs, and close the gate."""
     try:
         for array in live_arrays():
-            with contextlib.suppress(Exception):  # a failed program raises where its result is read
+            with suppressed():  # a failed program raises where its result is read
                 array.block_until_ready()
     finally:
         _closed.value = 1

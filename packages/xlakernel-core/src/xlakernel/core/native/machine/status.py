@@ -13,8 +13,8 @@ from numba.core import cgutils
 
 from ...ffi import abi
 from . import gate
-from .frame import I32, NULL, POINTER, VOID, call_symbol, create_error
-from .upcall import emit_upcall_inside
+from .frame import I32, NULL, POINTER, call_symbol, create_error
+from .upcall import emit_exception_set, emit_upcall_inside
 
 _CODES = (
     (NotImplementedError, "UNIMPLEMENTED"),
@@ -92,23 +92,22 @@ def report(api: int, unpacked: int, kernel: int, place: int) -> int | None:
       place: the address of the name of its place in the source.
 
     Raises:
-      KeyboardInterrupt: if the exception is one, because of Ctrl-C while the kernel ran Python.
+      BaseException: the exception, if it is not an `Exception`: KeyboardInterrupt, for example, because of Ctrl-C while
+        the kernel ran Python.
     """
     exception = ctypes.cast(unpacked, ctypes.py_object).value
     while isinstance(exception, SystemError) and _text_of(exception).endswith(_IGNORED) and exception.__cause__:
         exception = exception.__cause__
-    if isinstance(exception, KeyboardInterrupt):
-        raise exception
     location = None
     who, where = (ctypes.string_at(text).decode() for text in (kernel, place))
     try:
         if not isinstance(exception, BaseException):
             kind, arguments, location = exception
             exception = kind(*(arguments or ()))
+        if not isinstance(exception, Exception):
+            raise exception
         message, code = describe(exception, who, where, location)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # noqa: BLE001  # called from machine code, which loses exceptions
+    except Exception as error:  # noqa: BLE001  # becomes the error of XLA's program
         message = f"kernel {who} failed, and so did reading its exception: {error!r}"
         code = abi.ERROR_CODES["INTERNAL"]
     return new_error(api, message, code)
@@ -153,12 +152,7 @@ def emit_exception(context: Any, builder: ir.IRBuilder, python: Any, status: Any
         builder.store(context.call_conv.unpack_exception(builder, python, status), exception)
     # Otherwise the exception was raised in Python: in an objmode block, by Ctrl-C in ``print``, or by the unpacking.
     with builder.if_then(cgutils.is_null(builder, builder.load(exception))):
-        kind, value, traceback = (cgutils.alloca_once_value(builder, null) for _ in range(3))
-        python.err_fetch(kind, value, traceback)
-        call_symbol(builder, "PyErr_NormalizeException", VOID, kind, value, traceback)
-        builder.store(builder.load(value), exception)
-        python.decref(builder.load(kind))
-        python.decref(builder.load(traceback))
+        builder.store(emit_exception_set(builder), exception)
     return builder.load(exception)
 
 

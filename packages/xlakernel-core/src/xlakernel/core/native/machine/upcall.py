@@ -1,9 +1,9 @@
 """Calls of Python functions from machine code, and the signals that arrive during such a call.
 
 Python runs signal handlers in the main thread, at the start of any function. A handler can therefore raise before the
-first statement of the function that machine code calls, where no ``try`` catches the exception. If a call raises
-KeyboardInterrupt, it fails with an error, and the main thread raises the exception again after the program. Python
-prints any other exception, and the call fails with an error that says so.
+first statement of the function that machine code calls, where no ``try`` catches the exception. A call that raises
+fails with an error. KeyboardInterrupt, SystemExit, and any other exception that is not an `Exception`, are raised again
+in the main thread as soon as it runs Python. Python prints an `Exception`, and the error says so.
 """
 
 from __future__ import annotations
@@ -28,6 +28,18 @@ _FAILED = (
     "xlakernel: the call ended because a signal handler, or a call of Python, raised an exception; Python wrote the "
     "exception to stderr"
 )
+
+
+class _Raised(list[BaseException]):
+    """Exceptions for the main thread, which raises them when it takes the truth value of this list."""
+
+    def __bool__(self) -> bool:
+        exception = self.pop()
+        self.clear()  # of exceptions that were replaced by another signal handler's
+        raise exception
+
+
+_raised = _Raised()
 
 
 def emit_upcall(builder: ir.IRBuilder, function: Upcall | ir.Value, args: list[Any], api: Any) -> Any:
@@ -79,20 +91,39 @@ def emit_signals(builder: ir.IRBuilder, api: Any) -> Any:
     return builder.load(error)
 
 
+def emit_exception_set(builder: ir.IRBuilder) -> Any:
+    """Emit the end of a Python exception that is set; return the exception, a new reference."""
+    kind, value, traceback = (cgutils.alloca_once(builder, POINTER) for _ in range(3))
+    call_symbol(builder, "PyErr_Fetch", VOID, kind, value, traceback)
+    call_symbol(builder, "PyErr_NormalizeException", VOID, kind, value, traceback)
+    exception, frames = builder.load(value), builder.load(traceback)
+    with builder.if_then(cgutils.is_not_null(builder, frames)):
+        call_symbol(builder, "PyException_SetTraceback", I32, exception, frames)
+        call_symbol(builder, "Py_DecRef", VOID, frames)
+    call_symbol(builder, "Py_DecRef", VOID, builder.load(kind))
+    return exception
+
+
 def _emit_raised(builder: ir.IRBuilder, api: Any) -> Any:
     """Emit the handling of the exception that is set; return the call's ``XLA_FFI_Error``."""
     error = cgutils.alloca_once_value(builder, NULL)
-    interrupt = pointer_to(builder, id(KeyboardInterrupt))
-    matches = call_symbol(builder, "PyErr_ExceptionMatches", I32, interrupt)
-    with builder.if_else(cgutils.is_not_null(builder, matches)) as (interrupted, other):
+    matches = call_symbol(builder, "PyErr_ExceptionMatches", I32, pointer_to(builder, id(Exception)))
+    with builder.if_else(cgutils.is_null(builder, matches)) as (interrupted, failed):
         with interrupted:
-            call_symbol(builder, "PyErr_Clear", VOID)
-            call_symbol(builder, "PyErr_SetInterrupt", VOID)  # the main thread raises it once it runs Python
+            _emit_raise_in_main_thread(builder, emit_exception_set(builder))
             builder.store(_error(builder, api, _INTERRUPTED), error)
-        with other:
+        with failed:
             call_symbol(builder, "PyErr_WriteUnraisable", VOID, NULL)
             builder.store(_error(builder, api, _FAILED), error)
     return builder.load(error)
+
+
+def _emit_raise_in_main_thread(builder: ir.IRBuilder, exception: Any) -> None:
+    raised = pointer_to(builder, id(_raised))
+    call_symbol(builder, "PyList_Append", I32, raised, exception)
+    call_symbol(builder, "Py_DecRef", VOID, exception)
+    truth = cgutils.get_or_insert_function(builder.module, ir.FunctionType(I32, [POINTER]), "PyObject_IsTrue")
+    call_symbol(builder, "Py_AddPendingCall", I32, truth, raised)
 
 
 def _error(builder: ir.IRBuilder, api: Any, message: str) -> Any:
