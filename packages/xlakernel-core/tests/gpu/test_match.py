@@ -187,6 +187,20 @@ def test_a_pointer_to_unowned_memory_is_refused():
         matched(*both, closed_over=[DeviceArray(1 << 31, 16)])
 
 
+def test_an_odd_number_in_a_struct_is_no_pointer_unless_it_points_into_an_array():
+    """A multiplier by which cuBLAS divides by 5 may be an address in a pool."""
+    number, pool = 0x3CCCCCCCD, (0x3C0000000, 1 << 30, 9)
+    both = [recording(at, [launch(struct.pack("<QQ", number, 5), sizes=(16,))], known={number: pool}) for at in (A, B)]
+    plan, kept = matched(*both)
+    assert (plan.steps[0].pointers, kept) == ((), [])
+    assert plan.steps[0].parameters[:8] == struct.pack("<Q", number)
+    array = DeviceArray(number - 1, 16)
+    assert matched(*both, closed_over=[array])[1] == [array]
+    alone = [recording(at, [launch(number)], known={number: pool}) for at in (A, B)]
+    with pytest.raises(RecordingError, match="neither an argument"):
+        matched(*alone)
+
+
 def test_a_block_of_a_pool_behind_an_array_that_the_function_refers_to_is_not_part_of_it():
     at = (1 << 30) + 64  # where the array ends, in an allocation that goes on
     both = [recording(first, [launch(at)], known={at: (1 << 30, 4096, 9)}) for first in (A, B)]

@@ -31,7 +31,7 @@ class Interrupted:
     def free(self):
         self.freed += 1
 
-    def _capture(self, launchable, ranges, addresses):
+    def _capture(self, launchable, ranges, addresses, stack):
         self.captures += 1
         outcome = self.outcomes.pop(0)
         if isinstance(outcome, Exception):

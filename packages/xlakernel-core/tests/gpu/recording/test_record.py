@@ -161,6 +161,23 @@ def test_temporary_memory_is_scratch_of_the_call(cuda, kind, wrap):
     assert f"tensor<{4 * N}xui8>" in text
 
 
+def test_memory_that_a_library_keeps_for_each_stream_is_temporary(cuda, wrap):
+    blocks = {}
+
+    def launch(stream, addresses):
+        x, y, out = addresses
+        if stream not in blocks:
+            blocks[stream] = int(cuda.check(cuda.driver.cuMemAlloc(4 * N)))
+        cuda.axpy(stream, x, y, blocks[stream])
+        cuda.axpy(stream, blocks[stream], y, out, alpha=3.0)
+
+    run = wrap(launch, OUT, inputs=2, record=True)
+    np.testing.assert_array_equal(run(X, Y), 3 * (2 * X + Y) + Y)
+    assert len(blocks) == 2
+    for block in blocks.values():
+        cuda.check(cuda.driver.cuMemFree(block))
+
+
 def test_a_device_array_that_it_closes_over_is_used_in_place(cuda, wrap):
     y = jnp.asarray(Y)
     table = [y]

@@ -67,7 +67,7 @@ def _record(launchable: Launchable, device: int, stack: contextlib.ExitStack) ->
         shifted = len(recordings) % 2
         addresses = [ranges.reserve(array.nbytes, shifted * _shift(array)) for array in launchable.arrays]
         try:
-            new = _capture(launchable, ranges, addresses)
+            new = _capture(launchable, ranges, addresses, stack)
         except _InterruptedCapture as error:
             last = error
             continue
@@ -92,27 +92,29 @@ def _shift(array: Array) -> int:
     return min(array.nbytes & -array.nbytes, _ALIGNMENT) % (2 * _ALIGNMENT)
 
 
-def _capture(launchable: Launchable, ranges: Ranges, addresses: Sequence[int]) -> Recording:
+def _capture(
+    launchable: Launchable, ranges: Ranges, addresses: Sequence[int], stack: contextlib.ExitStack
+) -> Recording:
     # The stream is a blocking one: during its capture the driver refuses launches on the default stream, where they
     # would run at once on the addresses of the recording.
     stream = check(cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_DEFAULT))
+    # The stream of the next recording must not have the same handle: libraries such as PyTorch keep free memory for
+    # each handle, and temporary memory is recognised by its different addresses.
+    stack.callback(lambda: check(cuda.cuStreamDestroy(stream)))
     raised: BaseException | None = None
+    work = _prepared(launchable, int(stream), addresses)
+    check(cuda.cuStreamBeginCapture(stream, _RELAXED))
     try:
-        work = _prepared(launchable, int(stream), addresses)
-        check(cuda.cuStreamBeginCapture(stream, _RELAXED))
-        try:
-            with ranges.in_use():
-                work()
-        except BaseException as error:  # noqa: BLE001  # raised again below, after the end of the capture
-            raised = error
-        status, graph = cuda.cuStreamEndCapture(stream)
-        with _destroyed(graph):
-            if isinstance(raised, Exception) and not int(status):
-                _check_reads(graph, raised, launchable.label)
-            _check_capture(status, raised, launchable.label)
-            capture = read_graph(graph, launchable.label)
-    finally:
-        check(cuda.cuStreamDestroy(stream))
+        with ranges.in_use():
+            work()
+    except BaseException as error:  # noqa: BLE001  # raised again below, after the end of the capture
+        raised = error
+    status, graph = cuda.cuStreamEndCapture(stream)
+    with _destroyed(graph):
+        if isinstance(raised, Exception) and not int(status):
+            _check_reads(graph, raised, launchable.label)
+        _check_capture(status, raised, launchable.label)
+        capture = read_graph(graph, launchable.label)
     allocations = {word: found for word in _words(capture.steps) if (found := allocation_of(word))}
     return Recording(capture, ranges, allocations)
 
