@@ -54,8 +54,22 @@ OPERATIONS = {
     "tril": (lambda a, _: tril(a, 1), lambda a, _: np.tril(a, 1)),
     "triu": (lambda a, _: triu(a, -1), lambda a, _: np.triu(a, -1)),
     "reshape": (lambda a, _: a.reshape(-1, 2), lambda a, _: a.reshape(-1, 2)),
+    "reshape columns": (lambda a, _: a.reshape(2, -1, order="F"), lambda a, _: a.reshape(2, -1, order="F")),
     "setdiag": (lambda a, b: a.setdiag(b.data[:2], 1), None),
     "sum_duplicates": (lambda a, _: a.sum_duplicates(), lambda a, _: a),
+}
+# The functions with ``format=``, of the matrices A and B.
+IN_FORMATS = {
+    "hstack": lambda a, b, **options: hstack([a, b], **options),
+    "vstack": lambda a, b, **options: vstack([a, b], **options),
+    "block_array": lambda a, b, **options: block_array([[a], [b]], **options),
+    "block_diag": lambda a, b, **options: block_diag([a, b], **options),
+    "diags_array": lambda a, b, **options: diags_array([a.data, b.data], offsets=[0, 1], **options),
+    "kron": kron,
+    "tril": lambda a, _, **options: tril(a, **options),
+    "triu": lambda a, _, **options: triu(a, **options),
+    "eye_array": lambda a, _, **options: eye_array(*a.shape, **options),
+    "asformat": lambda a, _, format=None: a.asformat(format),
 }
 with_dense = pytest.mark.parametrize("name", [name for name, (_, dense) in OPERATIONS.items() if dense])
 
@@ -266,3 +280,30 @@ def test_traced_structures_are_refused():
     }.items():
         with pytest.raises(StructureError, match=f"^{name}: the places of the entries are traced"):
             jax.jit(operation)(a)
+
+
+@pytest.mark.parametrize("name", IN_FORMATS)
+def test_a_format_may_be_asked_for(name):
+    operation = IN_FORMATS[name]
+    a, b = CSC.from_dense(jnp.eye(3)), CSR.from_dense(jnp.eye(3)[:2] if name == "vstack" else jnp.eye(3)[:, ::-1])
+    usual = operation(a, b)
+    assert type(usual) is (CSR if name in ("diags_array", "eye_array") else CSC)
+    for format_, kind in (("csr", CSR), ("csc", CSC), ("coo", COO)):
+        found = operation(a, b, format=format_)
+        assert type(found) is kind
+        assert_array_equal(found.todense(), usual.todense())
+    with pytest.raises(ArgumentError, match=rf"{name}: format is 'lil'; allowed: \('csr', 'csc', 'coo'\) or None"):
+        operation(a, b, format="lil")
+
+
+@pytest.mark.parametrize("name", ["hstack", "vstack", "block_array", "block_diag", "diags_array", "eye_array"])
+def test_a_dtype_may_be_asked_for(name):
+    a = CSR.from_dense(jnp.eye(3))
+    found = IN_FORMATS[name](a, a, dtype="int8")
+    assert found.dtype == "int8"
+    assert_array_equal(found.todense(), IN_FORMATS[name](a, a).todense())
+
+
+def test_an_order_of_elements_that_does_not_exist_is_refused():
+    with pytest.raises(ArgumentError, match="order is 'K'; allowed: 'C' for rows, 'F' for columns"):
+        CSR.from_dense(jnp.eye(3)).reshape(1, 9, order="K")

@@ -218,3 +218,14 @@ def test_facts_are_those_of_arrays_that_live():
     del column
     gc.collect()
     assert identity not in _KNOWN
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int32"])
+def test_sums_and_means_in_a_dtype(axis, dtype, x64):
+    dense = np.array([[100, 100, 0], [0, 100, 0], [100, 100, 100]], np.int8)  # sums overflow the dtype
+    matrix = CSR.from_dense(dense)
+    for method in ("sum", "mean"):
+        found = getattr(matrix, method)(axis, dtype=dtype)
+        assert found.dtype == dtype
+        assert_allclose(found, getattr(jnp, method)(dense, axis, dtype=dtype), rtol=1e-6)

@@ -17,61 +17,75 @@ from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 from ..operators.arguments import as_array, as_integer, check_room
 from ..operators.dtypes import accumulator, check_dtype
 from .matrices import COO, CSC, CSR, SparseMatrix
-from .rearranged import rearranged
+from .rearranged import FORMATS, rearranged
 from .symbolic import axis_of, matrix_like, places_of
 
 
-def hstack(blocks: Sequence[SparseMatrix]) -> Any:
+def hstack(blocks: Sequence[SparseMatrix], format: str | None = None, dtype: Any = None) -> Any:
     """Put matrices side by side, like `scipy.sparse.hstack`.
 
     Args:
-      blocks: matrices with the same number of rows. The result has the format of the first one.
+      blocks: matrices with the same number of rows.
+      format: ``"csr"``, ``"csc"`` or ``"coo"``; None for that of the first one.
+      dtype: of the weights; None for the one that holds those of all blocks.
 
     Raises:
+      ArgumentError: if there is no such format.
       ShapeError: if there are none, or the numbers of rows differ.
       InputError: if one is not a matrix of this package.
       StructureError: if a structure is traced.
     """
-    return _blocks("hstack", [_listed("hstack", blocks)])
+    return _blocks("hstack", [_listed("hstack", blocks)], format, dtype)
 
 
-def vstack(blocks: Sequence[SparseMatrix]) -> Any:
+def vstack(blocks: Sequence[SparseMatrix], format: str | None = None, dtype: Any = None) -> Any:
     """Put matrices below each other, like `scipy.sparse.vstack`.
 
     Args:
-      blocks: matrices with the same number of columns. The result has the format of the first one.
+      blocks: matrices with the same number of columns.
+      format: ``"csr"``, ``"csc"`` or ``"coo"``; None for that of the first one.
+      dtype: of the weights; None for the one that holds those of all blocks.
 
     Raises:
+      ArgumentError: if there is no such format.
       ShapeError: if there are none, or the numbers of columns differ.
       InputError: if one is not a matrix of this package.
       StructureError: if a structure is traced.
     """
-    return _blocks("vstack", [[block] for block in _listed("vstack", blocks)])
+    return _blocks("vstack", [[block] for block in _listed("vstack", blocks)], format, dtype)
 
 
-def block_array(blocks: Sequence[Sequence[SparseMatrix | None]]) -> Any:
+def block_array(
+    blocks: Sequence[Sequence[SparseMatrix | None]], *, format: str | None = None, dtype: Any = None
+) -> Any:
     """Assemble a matrix from a grid of blocks, like `scipy.sparse.block_array`.
 
     Args:
       blocks: rows of blocks; None is a block of zeros. Each row and each column of the grid has a matrix, and matrices
-        of a row have the same number of rows, those of a column the same number of columns. The result has the format
-        of the first matrix.
+        of a row have the same number of rows, those of a column the same number of columns.
+      format: ``"csr"``, ``"csc"`` or ``"coo"``; None for that of the first one.
+      dtype: of the weights; None for the one that holds those of all blocks.
 
     Raises:
+      ArgumentError: if there is no such format.
       ShapeError: if the blocks do not fit.
       InputError: if one is not a matrix of this package.
       StructureError: if a structure is traced.
     """
-    return _blocks("block_array", [_listed("block_array", row) for row in _listed("block_array", blocks)])
+    rows = [_listed("block_array", row) for row in _listed("block_array", blocks)]
+    return _blocks("block_array", rows, format, dtype)
 
 
-def block_diag(mats: Sequence[SparseMatrix]) -> Any:
+def block_diag(mats: Sequence[SparseMatrix], format: str | None = None, dtype: Any = None) -> Any:
     """Put matrices on the diagonal of a larger matrix, like `scipy.sparse.block_diag`.
 
     Args:
-      mats: the matrices, at least one. The result has the format of the first one.
+      mats: the matrices, at least one.
+      format: ``"csr"``, ``"csc"`` or ``"coo"``; None for that of the first one.
+      dtype: of the weights; None for the one that holds those of all blocks.
 
     Raises:
+      ArgumentError: if there is no such format.
       ShapeError: if there are none.
       InputError: if one is not a matrix of this package.
       StructureError: if a structure is traced.
@@ -81,50 +95,55 @@ def block_diag(mats: Sequence[SparseMatrix]) -> Any:
     if not _listed("block_diag", mats):
         raise ShapeError("block_diag: there are no matrices; expected at least one.")
     _check_matrices("block_diag", mats)
-    return rearranged("block_diag", lambda *numbers: scipy.sparse.block_diag(numbers), mats)
+    found = rearranged("block_diag", lambda *numbers: scipy.sparse.block_diag(numbers), mats)
+    return _finished("block_diag", found, format, dtype)
 
 
-def tril(A: SparseMatrix, k: int = 0) -> Any:
+def tril(A: SparseMatrix, k: int = 0, format: str | None = None) -> Any:
     """Return the lower triangle of a matrix, like `scipy.sparse.tril`.
 
     Args:
-      A: the matrix. The result has its format.
+      A: the matrix.
       k: the last diagonal that belongs to the triangle: 0 for the main diagonal, positive for one above it.
+      format: ``"csr"``, ``"csc"`` or ``"coo"``; None for that of *A*.
 
     Raises:
       ArgumentError: if *k* is not an integer.
       InputError: if *A* is not a matrix of this package.
       StructureError: if the structure is traced.
     """
-    return _triangle("tril", A, k)
+    return _triangle("tril", A, k, format)
 
 
-def triu(A: SparseMatrix, k: int = 0) -> Any:
+def triu(A: SparseMatrix, k: int = 0, format: str | None = None) -> Any:
     """Return the upper triangle of a matrix, like `scipy.sparse.triu`.
 
     Args:
-      A: the matrix. The result has its format.
+      A: the matrix.
       k: the first diagonal that belongs to the triangle: 0 for the main diagonal, positive for one above it.
+      format: ``"csr"``, ``"csc"`` or ``"coo"``; None for that of *A*.
 
     Raises:
       ArgumentError: if *k* is not an integer.
       InputError: if *A* is not a matrix of this package.
       StructureError: if the structure is traced.
     """
-    return _triangle("triu", A, k)
+    return _triangle("triu", A, k, format)
 
 
-def kron(A: SparseMatrix, B: SparseMatrix) -> Any:
+def kron(A: SparseMatrix, B: SparseMatrix, format: str | None = None) -> Any:
     """Return the Kronecker product of two matrices, like `scipy.sparse.kron`.
 
     Args:
-      A: the first matrix, ``(m, n)``. The result has its format.
+      A: the first matrix, ``(m, n)``.
       B: the second matrix, ``(p, q)``.
+      format: ``"csr"``, ``"csc"`` or ``"coo"``; None for that of *A*.
 
     Returns:
       The matrix of the blocks ``A[i, j] * B``, ``(m p, n q)``.
 
     Raises:
+      ArgumentError: if there is no such format.
       InputError: if one is not a matrix of this package.
       DtypeError: if the index arrays of *A* have a dtype that is too narrow.
       StructureError: if a structure is traced.
@@ -145,10 +164,11 @@ def kron(A: SparseMatrix, B: SparseMatrix) -> Any:
     dtype = jnp.result_type(A.dtype, B.dtype)
     wide = accumulator(dtype)
     data = of_a.weights(A).astype(wide)[_entries(first)] * of_b.weights(B).astype(wide)[_entries(second)]
-    return matrix_like(A, axis, data.astype(dtype), first.indices, first.indptr, first.shape)
+    product = matrix_like(A, axis, data.astype(dtype), first.indices, first.indptr, first.shape)
+    return _finished("kron", product, format)
 
 
-def eye_array(m: int, n: int | None = None, *, k: int = 0, dtype: Any = float) -> CSR:
+def eye_array(m: int, n: int | None = None, *, k: int = 0, dtype: Any = float, format: str | None = None) -> Any:
     """Return a matrix with ones on a diagonal, like `scipy.sparse.eye_array`; all entries share one weight.
 
     Args:
@@ -156,6 +176,7 @@ def eye_array(m: int, n: int | None = None, *, k: int = 0, dtype: Any = float) -
       n: the number of columns; None: *m*.
       k: the diagonal: 0 for the main diagonal, positive for those above it, negative for those below.
       dtype: of the weights.
+      format: ``"csr"``, ``"csc"`` or ``"coo"``; None for ``"csr"``.
 
     Raises:
       ArgumentError: if *m*, *n* or *k* is not an integer, an extent is negative, or there is no such diagonal.
@@ -172,10 +193,17 @@ def eye_array(m: int, n: int | None = None, *, k: int = 0, dtype: Any = float) -
             f"eye_array: k is {k!r}; expected the number of a diagonal, from {1 - rows} to {columns - 1}."
         )
     known = scipy.sparse.eye_array(rows, columns, k=offset, format="csr")
-    return CSR((jnp.ones(1, dtype), known.indices, known.indptr), known.shape)
+    return _finished("eye_array", CSR((jnp.ones(1, dtype), known.indices, known.indptr), known.shape), format)
 
 
-def diags_array(diagonals: Any, *, offsets: Any = 0, shape: tuple[int, int] | None = None) -> CSR:
+def diags_array(
+    diagonals: Any,
+    *,
+    offsets: Any = 0,
+    shape: tuple[int, int] | None = None,
+    format: str | None = None,
+    dtype: Any = None,
+) -> Any:
     """Return a matrix with these diagonals, like `scipy.sparse.diags_array`.
 
     Args:
@@ -184,6 +212,8 @@ def diags_array(diagonals: Any, *, offsets: Any = 0, shape: tuple[int, int] | No
       offsets: the number of each diagonal: 0 for the main diagonal, positive for those above it, negative for those
         below.
       shape: rows and columns; None: the smallest square matrix that holds the diagonals.
+      format: ``"csr"``, ``"csc"`` or ``"coo"``; None for ``"csr"``.
+      dtype: of the weights; None for the one that holds those of all diagonals.
 
     Raises:
       ShapeError: if there are none, one does not fit, or two have the same offset.
@@ -215,7 +245,7 @@ def diags_array(diagonals: Any, *, offsets: Any = 0, shape: tuple[int, int] | No
         raise ShapeError(f"diags_array: {error}.") from None
     known.sort_indices()
     data = jnp.concatenate(vectors)[_entries(known)]
-    return CSR((data, known.indices, known.indptr), known.shape)
+    return _finished("diags_array", CSR((data, known.indices, known.indptr), known.shape), format, dtype)
 
 
 def save_npz(file: Any, matrix: SparseMatrix) -> None:
@@ -253,12 +283,12 @@ def load_npz(file: Any) -> CSR | CSC | COO:
     return kinds.get(known.format, CSR).from_scipy(known)
 
 
-def _triangle(function: str, A: SparseMatrix, k: int) -> Any:
+def _triangle(function: str, A: SparseMatrix, k: int, format: str | None) -> Any:
     import scipy.sparse
 
     _check_matrices(function, [A])
     offset, triangle = _offset(function, k), getattr(scipy.sparse, function)
-    return rearranged(function, lambda numbers: triangle(numbers, offset), [A])
+    return _finished(function, rearranged(function, lambda numbers: triangle(numbers, offset), [A]), format)
 
 
 def _listed(caller: str, blocks: Any) -> list[Any]:
@@ -267,7 +297,7 @@ def _listed(caller: str, blocks: Any) -> list[Any]:
     return list(blocks)
 
 
-def _blocks(caller: str, grid: list[list[Any]]) -> Any:
+def _blocks(caller: str, grid: list[list[Any]], format: str | None, dtype: Any) -> Any:
     """Return the matrix of a grid of blocks, where None is a block of zeros."""
     import scipy.sparse
 
@@ -287,7 +317,14 @@ def _blocks(caller: str, grid: list[list[Any]]) -> Any:
             shapes = [[getattr(block, "shape", None) for block in row] for row in grid]
             raise ShapeError(f"{caller}: the blocks have the shapes {shapes}: {error}.") from None
 
-    return rearranged(caller, assemble, present)
+    return _finished(caller, rearranged(caller, assemble, present), format, dtype)
+
+
+def _finished(caller: str, matrix: Any, format: str | None, dtype: Any = None) -> Any:
+    """Return a matrix in the format and of the dtype that the caller asked for."""
+    if format is not None and format not in FORMATS:
+        raise ArgumentError(f"{caller}: format is {format!r}; allowed: {FORMATS} or None.")
+    return (matrix if dtype is None else matrix.astype(dtype)).asformat(format)
 
 
 def _check_matrices(caller: str, matrices: Sequence[Any]) -> None:

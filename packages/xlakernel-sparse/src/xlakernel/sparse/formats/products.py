@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import math
 from typing import Any, Self
 
@@ -104,21 +105,19 @@ class Multiplied(ImmutablePytree, abc.ABC):
         """Return the matrix as a dense array, ``(rows, columns)``, like `todense`."""
         return self.todense()
 
-    def sum(self, axis: int | None = None) -> jax.Array:
+    def sum(self, axis: int | None = None, dtype: Any = None) -> jax.Array:
         """Add up the entries.
 
         Args:
           axis: 0 or -2 for the sum of each column, ``(columns,)``; 1 or -1 for the sum of each row, ``(rows,)``; None
             for the sum of all entries.
-
-        Returns:
-          The sums, of the dtype that ``jax.numpy.sum`` gives to an array of the matrix's dtype.
+          dtype: of the result; None for the one that ``jax.numpy.sum`` gives to an array of the matrix's dtype.
 
         Raises:
           ShapeError: if the axis does not exist.
         """
         self._check_axis("sum", axis)
-        total: jax.Array = _compiled_sum(self, axis)
+        total: jax.Array = _compiled_sum(self, axis, None if dtype is None else jnp.dtype(dtype))
         return total
 
     def _summed(self, axis: int | None, dtype: Any) -> jax.Array:
@@ -129,21 +128,19 @@ class Multiplied(ImmutablePytree, abc.ABC):
         matrix, ones = self.astype(dtype), jnp.ones(self.shape[axis], dtype)
         return ones @ matrix if axis == 0 else matrix @ ones
 
-    def mean(self, axis: int | None = None) -> jax.Array:
+    def mean(self, axis: int | None = None, dtype: Any = None) -> jax.Array:
         """Return the mean of the elements, including zeros that are not stored.
 
         Args:
           axis: 0 or -2 for the mean of each column, ``(columns,)``; 1 or -1 for the mean of each row, ``(rows,)``; None
             for the mean of all elements.
-
-        Returns:
-          The means, of the dtype that ``jax.numpy.mean`` gives to an array of the matrix's dtype.
+          dtype: of the result; None for the one that ``jax.numpy.mean`` gives to an array of the matrix's dtype.
 
         Raises:
           ShapeError: if the axis does not exist.
         """
         self._check_axis("mean", axis)
-        mean: jax.Array = _compiled_mean(self, axis)
+        mean: jax.Array = _compiled_mean(self, axis, None if dtype is None else jnp.dtype(dtype))
         return mean
 
     def _check_axis(self, method: str, axis: Any) -> None:
@@ -151,24 +148,24 @@ class Multiplied(ImmutablePytree, abc.ABC):
             raise ShapeError(f"{type(self).__name__}.{method}: axis is {axis!r}; allowed: 0, 1, -1, -2 or None.")
 
 
-def _sum(matrix: Multiplied, axis: int | None) -> jax.Array:
-    return matrix._summed(None if axis is None else axis % 2, _dtype_of(jnp.sum, matrix))
+def _sum(matrix: Multiplied, axis: int | None, dtype: Any) -> jax.Array:
+    return matrix._summed(None if axis is None else axis % 2, _dtype_of(jnp.sum, matrix, dtype))
 
 
-def _mean(matrix: Multiplied, axis: int | None) -> jax.Array:
-    dtype = _dtype_of(jnp.mean, matrix)
+def _mean(matrix: Multiplied, axis: int | None, dtype: Any) -> jax.Array:
+    dtype = _dtype_of(jnp.mean, matrix, dtype)
     # Divide by a float, because the number of all elements may exceed JAX's integers.
     places = float(math.prod(matrix.shape) if axis is None else matrix.shape[axis])
     return (matrix.astype(accumulator(dtype)).sum(axis) / places).astype(dtype)
 
 
-def _dtype_of(function: Any, matrix: Multiplied) -> Any:
-    """Return the dtype that *function* gives to an array of the matrix's dtype."""
-    return jax.eval_shape(function, jax.ShapeDtypeStruct((1,), matrix.dtype)).dtype
+def _dtype_of(function: Any, matrix: Multiplied, dtype: Any) -> Any:
+    """Return the dtype of *function* of an array of the matrix's dtype, where *dtype* is asked for."""
+    return jax.eval_shape(functools.partial(function, dtype=dtype), jax.ShapeDtypeStruct((1,), matrix.dtype)).dtype
 
 
-_compiled_sum = jit_when_eager(_sum, static_argnums=1)
-_compiled_mean = jit_when_eager(_mean, static_argnums=1)
+_compiled_sum = jit_when_eager(_sum, static_argnums=(1, 2))
+_compiled_mean = jit_when_eager(_mean, static_argnums=(1, 2))
 
 
 def _checked_product(matrix: Multiplied, other: Any, *, transpose: bool) -> jax.Array:

@@ -22,6 +22,9 @@ from .duplicates import evaluated
 from .elements import Elements
 from .symbolic import Places, axis_of, matrix_like, places_of
 
+#: The formats by their names in SciPy.
+FORMATS = ("csr", "csc", "coo")
+
 
 class Rearranged(Elements, abc.ABC):
     """Methods whose results have another structure; a base of `SparseMatrix`.
@@ -61,19 +64,39 @@ class Rearranged(Elements, abc.ABC):
             weights = np.asarray(places_of(caller, self, 0).weights(self))
         return self._rearranged("eliminate_zeros", without_zeros)
 
-    def reshape(self, *shape: Any) -> Self:
-        """Return the matrix in another shape, with the elements in row-major order.
+    def asformat(self, format: str | None) -> Any:
+        """Return the matrix in another format.
+
+        Args:
+          format: ``"csr"``, ``"csc"`` or ``"coo"``, as for `tocsr`, `tocsc` and `tocoo`; None for the matrix itself.
+
+        Raises:
+          ArgumentError: if there is no such format.
+        """
+        if format is None:
+            return self
+        if format not in FORMATS:
+            raise ArgumentError(f"{type(self).__name__}.asformat: format is {format!r}; allowed: {FORMATS} or None.")
+        return getattr(self, f"to{format}")()
+
+    def reshape(self, *shape: Any, order: str = "C") -> Self:
+        """Return the matrix in another shape.
 
         Args:
           *shape: two numbers, or one tuple of them. One may be -1: it follows from the number of elements.
+          order: the order of the elements, which the new shape keeps: ``"C"`` for row after row, ``"F"`` for column
+            after column.
 
         Raises:
           ShapeError: if the number of elements differs.
+          ArgumentError: if *order* is neither.
           StructureError: if the structure is traced.
         """
         caller = f"{type(self).__name__}.reshape"
         extents = _new_shape(caller, self.shape, shape)
-        return self._rearranged("reshape", lambda numbers: numbers.tocoo().reshape(extents))
+        if order not in ("C", "F"):
+            raise ArgumentError(f"{caller}: order is {order!r}; allowed: 'C' for rows, 'F' for columns.")
+        return self._rearranged("reshape", lambda numbers: numbers.tocoo().reshape(extents, order=order))
 
     def setdiag(self, values: Any, k: int = 0) -> Self:
         """Return the matrix with other elements on a diagonal.
