@@ -335,32 +335,38 @@ def _plot_scaling(chart: Any, medians: dict[str, float]) -> None:
 
 
 def run(platform: str, only: list[str], rounds: int, out: Path | None) -> bool:
-    """Measure, print and write what the products cost on a platform; return whether the marks hold."""
+    """Measure, print and write what the products cost on a platform; return whether the marks hold.
+
+    The numbers are written after each part: what a run that is stopped has measured is kept.
+    """
     load = [os.getloadavg()[0]]
+    parts: dict[str, Part] = {}
     with jax.default_device(jax.local_devices(backend=platform)[0]):
         size = SIZES[platform]
         matrix = uniform(size)
         setting = Setting(platform, size, rounds, matrix, matrix.prepare())
-        parts = {}
         for name in only:
             if platform == "cpu" or name not in OF_THE_CPU:
                 parts[name] = PARTS[name](setting)
                 print_table(f"{parts[name].title}, µs", summary(parts[name].seconds))
-    load.append(os.getloadavg()[0])
-    marks = [mark for part in parts.values() for mark in part.marks]
-    holds = print_marks(marks)
-    if out is not None:
-        described = machine()
-        content = {
-            "machine": described,
-            "load_before_and_after": load,
-            "microseconds": {name: summary(part.seconds) for name, part in parts.items()},
-            "marks": [mark.as_dict() for mark in marks],
-        }
-        path = write_json(out, f"sparse-{slug(described, platform)}", content)
-        plot(path.with_suffix(".png"), parts, described, platform)
+                if out is not None:
+                    path = _write(out, platform, parts, [*load, os.getloadavg()[0]])
+    holds = print_marks([mark for part in parts.values() for mark in part.marks])
+    if out is not None and parts:
+        plot(path.with_suffix(".png"), parts, machine(), platform)
         print(f"\nwritten: {path} and .png")
     return holds
+
+
+def _write(out: Path, platform: str, parts: dict[str, Part], load: list[float]) -> Path:
+    described = machine()
+    content = {
+        "machine": described,
+        "load_before_and_after": load,
+        "microseconds": {name: summary(part.seconds) for name, part in parts.items()},
+        "marks": [mark.as_dict() for part in parts.values() for mark in part.marks],
+    }
+    return write_json(out, f"sparse-{slug(described, platform)}", content)
 
 
 def main() -> int:
