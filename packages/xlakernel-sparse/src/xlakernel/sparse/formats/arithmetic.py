@@ -122,14 +122,14 @@ def entry_weights(matrix: Format) -> jax.Array:
     multiplies them by cotangents of 0, and a NaN among them would make the derivative NaN.
     """
     if (matrix.homogeneous and matrix.nnz != 1) or not jnp.issubdtype(matrix.dtype, jnp.inexact):
-        return matrix.data
+        return matrix._weights
     weights: jax.Array = _weights_without_padding(matrix)
     return weights
 
 
 @jax.jit
 def _weights_without_padding(matrix: Format) -> jax.Array:
-    return jnp.where(matrix._is_entry(), matrix.data, 0)
+    return jnp.where(matrix._is_entry(), matrix._weights, 0)
 
 
 def _is_zero(value: Any) -> bool:
@@ -224,7 +224,7 @@ def _have_same_structure(matrix: Format, other: Format) -> bool:
         return False
     return all(
         mine is others or (not _is_traced(mine) and not _is_traced(others) and np.array_equal(mine, others))
-        for mine, others in zip(matrix.structure, other.structure, strict=True)
+        for mine, others in zip(matrix._index_arrays, other._index_arrays, strict=True)
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import jax
@@ -32,6 +32,8 @@ class Format(Multiplied, abc.ABC):
 
     __slots__ = ("data", "shape")
     _static = ("shape",)
+    #: The number of dimensions of the arrays of entries.
+    _rank: ClassVar[int] = 1
     _advice = " A.with_data(new) returns the matrix with other weights."
     ndim = 2
 
@@ -57,7 +59,7 @@ class Format(Multiplied, abc.ABC):
     _scipy: ClassVar[tuple[str, tuple[str, str, str]]]
 
     @abc.abstractmethod
-    def __init__(self, arrays: Any, shape: Any = None, *, check: bool = True) -> None: ...
+    def __init__(self, arrays: Any, shape: Any = None, *, check: bool | None = None) -> None: ...
 
     @classmethod
     @abc.abstractmethod
@@ -85,6 +87,26 @@ class Format(Multiplied, abc.ABC):
     @abc.abstractmethod
     def _is_entry(self) -> jax.Array:
         """Return an array, ``(nnz,)``, that is False for padding."""
+
+    @property
+    def _index_arrays(self) -> tuple[jax.Array, jax.Array]:
+        """The leaves that `structure` is made of, the same objects each time."""
+        return self.structure
+
+    @property
+    def _weights(self) -> jax.Array:
+        """The weights as a vector, ``(nnz,)`` or ``(1,)``; *data* itself, unless its shape is another one."""
+        return self.data
+
+    @classmethod
+    def _general(cls) -> type[Format]:
+        """Return the format of results that may have any structure."""
+        return cls
+
+    @classmethod
+    def _of_arrays(cls, arrays: Arrays, shape: tuple[int, int], *, check: bool | None = None) -> Self:
+        """Return the matrix of the arrays of the general format."""
+        return cls(arrays, shape=shape, check=check)
 
     def with_data(self, data: Any) -> Self:
         """Return the matrix with other weights and the same structure; a prepared matrix stays prepared.
@@ -125,8 +147,14 @@ class Format(Multiplied, abc.ABC):
         """
 
     @abc.abstractmethod
-    def _with_structure(self, data: jax.Array, first: jax.Array, second: jax.Array, shape: tuple[int, int]) -> Self:
-        """Return a matrix of the same format, which is not prepared, with these arrays, unchecked."""
+    def _with_structure(self, data: jax.Array, first: jax.Array, second: jax.Array, shape: tuple[int, int]) -> Any:
+        """Return a matrix of the general format, which is not prepared, with these arrays, unchecked."""
+
+    def _with_part(
+        self, axes: Container[int], data: jax.Array, first: jax.Array, second: jax.Array, shape: tuple[int, int]
+    ) -> Any:
+        """Return the part of the matrix in some lines of these axes, with these arrays, unchecked."""
+        return self._with_structure(data, first, second, shape)
 
     @abc.abstractmethod
     def _at_entries(self, row: jax.Array | None, column: jax.Array | None) -> jax.Array:
@@ -162,13 +190,13 @@ class Format(Multiplied, abc.ABC):
         return self.data.shape == (1,)
 
     def __repr__(self) -> str:
-        leaves = (self.data, *self.structure)
+        leaves = (self.data, *self._index_arrays)
         if not all(hasattr(leaf, "dtype") for leaf in leaves):  # JAX puts other objects into pytrees
             return f"{type(self).__name__}({leaves}, shape={self.shape})"
         weights = ", equal weights" if self.homogeneous and self.nnz != 1 else ""
         rows, columns = self.shape
         # The batch dimensions of matrices that `jax.vmap` returned.
-        several = self.structure[0].shape[:-1] or self.data.shape[:-1]
+        several = self._index_arrays[0].shape[: -self._rank] or self.data.shape[: -self._rank]
         batch = f", batch={several}" if several else ""
         return f"{type(self).__name__}({self.dtype.name}[{rows},{columns}], nnz={self.nnz}{weights}{batch})"
 
@@ -199,7 +227,7 @@ class Format(Multiplied, abc.ABC):
         if self.homogeneous or indptr is None or jax.default_backend() != "cpu":
             return super()._summed(axis, dtype)
         wide = accumulator(dtype) if axis is None else dtype  # sums of lines may overflow half precision
-        sums = reduce_rows(self.data.astype(wide), indptr, "sum")
+        sums = reduce_rows(self._weights.astype(wide), indptr, "sum")
         return jnp.sum(sums).astype(dtype) if axis is None else sums
 
     def _line(self, axis: int, number: Any) -> jax.Array:
@@ -229,9 +257,9 @@ class Format(Multiplied, abc.ABC):
 
     def _check_single(self) -> None:
         """Raise `ShapeError` for a batch of matrices, as `jax.vmap` returns it."""
-        indices = self.structure[0].shape
+        indices = self._index_arrays[0].shape
         weights = getattr(self.data, "shape", indices)  # JAX puts other objects into pytrees
-        if len(weights) != 1 or len(indices) != 1:
+        if len(indices) != self._rank or (len(weights) != 1 and weights != indices):
             raise ShapeError(
                 f"{type(self).__name__}: this is a batch of matrices, with data of shape {weights} and index "
                 f"arrays of shape {indices}. Map over it, as in jax.vmap(lambda A: A.todense())(matrices) or "

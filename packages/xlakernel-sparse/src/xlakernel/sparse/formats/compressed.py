@@ -112,7 +112,7 @@ class Compressed(Format):
             raise ArgumentError(f"{type(self).__name__}.prepare: blocks is {blocks!r}; allowed: True, False or None.")
         self._check_single()
         blocks = jax.default_backend() == "gpu" if blocks is None else blocks
-        return self._like(prepared=prepare(self.data, *self.structure, self.line_shape, blocks=blocks))
+        return self._like(prepared=prepare(self._weights, *self.structure, self.line_shape, blocks=blocks))
 
     def __repr__(self) -> str:
         text = super().__repr__()
@@ -121,7 +121,7 @@ class Compressed(Format):
     # Products; the lines are the rows of the multiplied matrix.
 
     def _multiply(self, operand: Operand, x: jax.Array, *, transpose: bool, caller: str) -> jax.Array:
-        arrays = caller, self.data, *self.structure, x
+        arrays = caller, self._weights, *self.structure, x
         across = transpose != (self._axis == 1)
         if self.prepared is not None:
             permuted = operand is not DENSE and getattr(self, "has_new_weights", False)
@@ -131,7 +131,7 @@ class Compressed(Format):
     def _multiply_compact(self, events: CompactArray, *, transpose: bool, caller: str) -> jax.Array:
         if transpose == (self._axis == 1):  # the events select places, not lines
             return self._multiply(BINARY, events.value, transpose=transpose, caller=caller)
-        return sum_rows(self.data, *self.structure, events.indices, events.count, shape=self.line_shape)
+        return sum_rows(self._weights, *self.structure, events.indices, events.count, shape=self.line_shape)
 
     def _dense(self) -> jax.Array:
         dense: jax.Array = _compiled_dense(self)
@@ -140,7 +140,7 @@ class Compressed(Format):
     def _diagonal(self, offset: int) -> jax.Array:
         self._check_single()
         offset = offset if self._axis == 0 else -offset
-        return diagonal_of(self.data, *self.structure, offset, self.line_shape)
+        return diagonal_of(self._weights, *self.structure, offset, self.line_shape)
 
     def _part(self, numbers: Mapping[int, Numbers], values: Values) -> tuple[Sequence[Any], Sequence[Any]]:
         self._check_single()
@@ -156,8 +156,8 @@ class Compressed(Format):
             indptr = np.searchsorted(entries, indptr).astype(indptr.dtype)
         return (indices, indptr), values
 
-    def _with_structure(self, data: jax.Array, indices: jax.Array, indptr: jax.Array, shape: tuple[int, int]) -> Self:
-        return self._of(data=data, indices=indices, indptr=indptr, shape=shape, prepared=None)
+    def _with_structure(self, data: jax.Array, indices: jax.Array, indptr: jax.Array, shape: tuple[int, int]) -> Any:
+        return self._general()._of(data=data, indices=indices, indptr=indptr, shape=shape, prepared=None)
 
     def _line(self, axis: int, number: Any) -> jax.Array:
         if axis == self._axis:
@@ -195,17 +195,17 @@ class Compressed(Format):
         data, *places = arrays
         line, place = places if cls._axis == 0 else places[::-1]
         lines = compress(data, line, place, _line_shape(cls._axis, shape), in_range=in_range)
-        return cls(lines, shape=shape, check=False)
+        return cls._of_arrays(lines, shape, check=False)
 
     @classmethod
     def _of_lines(cls, axis: int, arrays: Arrays, shape: tuple[int, int]) -> Self:
         if axis != cls._axis:
             arrays = csr_to_csc(*arrays, shape=_line_shape(axis, shape))
-        return cls(arrays, shape=shape, check=False)
+        return cls._of_arrays(arrays, shape, check=False)
 
     def _lines(self, axis: int) -> Arrays:
         self._check_single()
-        arrays = self.data, *self.structure
+        arrays = self._weights, *self.structure
         return arrays if axis == self._axis else csr_to_csc(*arrays, shape=self.line_shape)
 
     def to_scipy(self) -> Any:
@@ -217,7 +217,7 @@ class Compressed(Format):
 
         self._check_single()
         indices, indptr = (np.array(array) for array in self.structure)  # copies, because SciPy sorts in place
-        data = host_data(self.data, self.nnz)
+        data = host_data(self._weights, self.nnz)
         kind = getattr(scipy.sparse, self._scipy[0])
         return kind((data[: indptr[-1]], indices[: indptr[-1]], indptr), shape=self.shape)
 
@@ -250,7 +250,7 @@ def _copied_lines(
 def _slice_line(matrix: Compressed, number: Any) -> jax.Array:
     matrix._check_single()
     numbers = jnp.asarray(number).reshape(1)
-    return csr_slice_rows(matrix.data, *matrix.structure, numbers, shape=matrix.line_shape)[0]
+    return csr_slice_rows(matrix._weights, *matrix.structure, numbers, shape=matrix.line_shape)[0]
 
 
 _sliced_line = jit_when_eager(_slice_line)
@@ -262,7 +262,7 @@ def _dense(matrix: Compressed) -> jax.Array:
     if 0 in (rows, columns):
         return jnp.zeros(matrix.shape, matrix.dtype)
     numbers = jnp.arange(rows, dtype=matrix.indptr.dtype)
-    dense = csr_slice_rows(matrix.data, *matrix.structure, numbers, shape=matrix.line_shape)
+    dense = csr_slice_rows(matrix._weights, *matrix.structure, numbers, shape=matrix.line_shape)
     return dense if matrix._axis == 0 else dense.T
 
 

@@ -42,9 +42,9 @@ def evaluated() -> AbstractContextManager[Any]:
 
 def known_of(matrix: Format) -> Known:
     """Return facts about the structure, if it is not traced; computed once for a structure."""
-    if not all(isinstance(array, jax.Array) and is_known(array) for array in matrix.structure):
+    if not all(isinstance(array, jax.Array) and is_known(array) for array in matrix._index_arrays):
         return Known()
-    first, second = matrix.structure
+    first, second = matrix._index_arrays
     key = type(matrix), matrix.shape, id(second)
     owner, facts = _KNOWN.get(id(first), (None, {}))
     if owner is None or owner() is not first:
@@ -52,7 +52,7 @@ def known_of(matrix: Format) -> Known:
     of, known = facts.get(key, (None, Known()))
     if of is None or of() is not second:
         with evaluated():
-            known = Known(*map(bool, _facts(type(matrix), matrix.shape, matrix.structure)))
+            known = Known(*map(bool, _facts(matrix._with_structure(jnp.zeros(1), *matrix.structure, matrix.shape))))
         alive = {other: fact for other, fact in facts.items() if fact[0]() is not None}
         forget = functools.partial(_forget, id(first))
         _KNOWN[id(first)] = weakref.ref(first, forget), {**alive, key: (weakref.ref(second), known)}
@@ -64,9 +64,8 @@ def _forget(identity: int, array: weakref.ref[Any]) -> None:
         del _KNOWN[identity]
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
-def _facts(kind: type[Format], shape: tuple[int, int], structure: tuple[jax.Array, jax.Array]) -> Any:
-    matrix = kind((jnp.zeros(1), *structure), shape=shape, check=False)  # the weights may be traced
+@jax.jit
+def _facts(matrix: Format) -> Any:
     return matrix._ascends(), jnp.all(matrix._is_entry())
 
 
@@ -80,7 +79,7 @@ def sums_at_places(matrix: Format, known: Known) -> tuple[jax.Array, jax.Array]:
       matrix: the matrix. Half precision is added up in float32, the dtype of the elements.
       known: what is known about the structure.
     """
-    weights = jnp.broadcast_to(matrix.data, matrix.nnz).astype(accumulator(matrix.dtype))
+    weights = jnp.broadcast_to(matrix._weights, matrix.nnz).astype(accumulator(matrix.dtype))
     is_entry = jnp.ones(matrix.nnz, bool) if known.whole else matrix._is_entry()
     if known.distinct:
         return weights, is_entry

@@ -132,7 +132,7 @@ class SparseMatrix(Rearranged):
         """
         kind, names = cls._scipy
         known = scipy_matrix(f"{cls.__name__}.from_scipy", matrix, kind)
-        return cls(tuple(getattr(known, name) for name in names), shape=known.shape)
+        return cls._of_arrays(tuple(getattr(known, name) for name in names), known.shape)
 
     @classmethod
     def from_bcoo(cls, matrix: Any) -> Self:
@@ -218,14 +218,14 @@ class SparseMatrix(Rearranged):
         """Return the matrix in coordinates."""
         if isinstance(self, COO):
             return self
-        return COO((self.data, *self.coordinates()), shape=self.shape, check=False)
+        return COO((self._weights, *self.coordinates()), shape=self.shape, check=False)
 
     def to_bcoo(self) -> Any:
         """Return a `jax.experimental.sparse.BCOO`."""
         from jax.experimental.sparse import BCOO
 
         indices = jnp.stack(self.coordinates(), axis=1)
-        return BCOO((jnp.broadcast_to(self.data, self.nnz), indices), shape=self.shape)
+        return BCOO((jnp.broadcast_to(self._weights, self.nnz), indices), shape=self.shape)
 
     def to_bcsr(self) -> Any:
         """Return a `jax.experimental.sparse.BCSR`."""
@@ -236,14 +236,14 @@ class SparseMatrix(Rearranged):
         return BCSR((jnp.broadcast_to(rows.data, rows.nnz), columns, rows.indptr), shape=self.shape)
 
 
-class _CompressedMatrix(Plastic, SparseMatrix):
+class CompressedMatrix(Plastic, SparseMatrix):
     """A matrix in compressed rows or columns, which can be spread over devices."""
 
     __slots__ = ()
 
     @property
     @abc.abstractmethod
-    def T(self) -> _CompressedMatrix:
+    def T(self) -> CompressedMatrix:
         """The transposed matrix, which shares the arrays."""
 
     def shard(self, mesh: Any, axis_name: str) -> ShardedMatrix:
@@ -272,7 +272,7 @@ class _CompressedMatrix(Plastic, SparseMatrix):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class CSR(_CompressedMatrix):
+class CSR(CompressedMatrix):
     """A matrix in compressed rows: row ``i`` has the entries ``indptr[i]`` to ``indptr[i + 1] - 1``.
 
     Args:
@@ -330,7 +330,7 @@ class CSR(_CompressedMatrix):
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class CSC(_CompressedMatrix):
+class CSC(CompressedMatrix):
     """A matrix in compressed columns: column ``j`` has the entries ``indptr[j]`` to ``indptr[j + 1] - 1``.
 
     Args:

@@ -134,7 +134,7 @@ class Plastic(Compressed):
         (indices, indptr, *permutation), across = self._structure_for(axis)
         updated = update_entries(
             f"{type(self).__name__}.{method}",
-            self.data,
+            self._weights,
             indices,
             indptr,
             trace,
@@ -155,7 +155,7 @@ class Plastic(Compressed):
         return apply_rule(
             f"{type(self).__name__}.{method}",
             rule,
-            self.data if state is None else state,
+            self._weights if state is None else state,
             structure,
             spikes,
             *values,

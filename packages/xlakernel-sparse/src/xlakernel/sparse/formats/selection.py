@@ -111,7 +111,7 @@ def _at_places(caller: str, matrix: Format, first: Any, second: Any) -> jax.Arra
 
 def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format:
     """Return some of the rows and columns, by axis, as a matrix of the same format."""
-    shape, structure, data = list(matrix.shape), matrix.structure, matrix.data
+    shape, structure, data = list(matrix.shape), matrix._index_arrays, matrix._weights
     numbers = {axis: _numbers(caller, part, axis, shape[axis]) for axis, part in chosen.items()}
     if _is_traced(structure[0]) or _is_traced(structure[1]):
         raise StructureError(
@@ -129,7 +129,8 @@ def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format
         data = put(found, data) if is_on_host else in_order(data, found)
     # The weights may be traced while the structure is known.
     first, second = put(places[0], structure[0]), put(places[1], structure[1])
-    return matrix._with_structure(data, first, second, (shape[0], shape[1]))
+    part: Format = matrix._with_part(numbers, data, first, second, (shape[0], shape[1]))
+    return part
 
 
 def _numbers(caller: str, chosen: Any, axis: int, extent: int) -> Numbers:

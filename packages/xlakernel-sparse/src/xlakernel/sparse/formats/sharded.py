@@ -214,7 +214,7 @@ def shard(matrix: Compressed, mesh: Any, axis_name: Any) -> ShardedMatrix:
     devices = mesh.shape[axis_name]
     lines, places = matrix.line_shape
     each = -(-lines // devices)
-    known, starts, weights = (np.asarray(array) for array in (*matrix.structure, matrix.data))
+    known, starts, weights = (np.asarray(array) for array in (*matrix.structure, matrix._weights))
     cuts = starts[np.minimum(np.arange(devices + 1) * each, lines)]
     room = int(np.diff(cuts).max(initial=0))
     ends = np.minimum(np.arange(devices)[:, None] * each + np.arange(each + 1), lines)
@@ -227,7 +227,7 @@ def shard(matrix: Compressed, mesh: Any, axis_name: Any) -> ShardedMatrix:
         data = _placed(_stacked(weights, cuts, room), spread)
     axis = matrix._axis
     local = (each, places) if axis == 0 else (places, each)
-    blocks = matrix._like(data=data, indices=indices, indptr=indptr, prepared=None, shape=local)
+    blocks = matrix._with_structure(data, indices, indptr, local)
     return ShardedMatrix._of(blocks=blocks, shape=matrix.shape, mesh=mesh, axis_name=axis_name, axis=axis)
 
 

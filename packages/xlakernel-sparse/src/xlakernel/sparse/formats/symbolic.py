@@ -41,7 +41,7 @@ class Places(NamedTuple):
     def weights(self, matrix: Format) -> jax.Array:
         """Return the element at each place, in float32 for half precision."""
         if self.entries is None:
-            weights = jnp.broadcast_to(matrix.data, matrix.nnz)[: self.indices.size]
+            weights = jnp.broadcast_to(matrix._weights, matrix.nnz)[: self.indices.size]
             return weights.astype(accumulator(matrix.dtype))
         return sums_at_places(matrix, known_of(matrix))[0][self.entries]
 
@@ -63,7 +63,7 @@ def places_of(caller: str, matrix: Any, axis: int, hint: str = "") -> Places:
       StructureError: if the structure is traced; the message ends with *hint*.
     """
     matrix._check_single()
-    if any(isinstance(array, jax.core.Tracer) for array in matrix.structure):
+    if any(isinstance(array, jax.core.Tracer) for array in matrix._index_arrays):
         raise StructureError(
             f"{caller}: the places of the entries are traced; they must be known, because the structure of the result "
             "depends on them. Let the matrices be constants of the function, and only their weights arguments; or "
@@ -197,5 +197,5 @@ def matrix_like(like: Any, axis: int, data: jax.Array, indices: Any, indptr: Any
     check_room(type(like).__name__, "rows, columns and entries", index, max(*shape, indices.size))
     with evaluated():  # the structure is known to further operations, also under jit
         arrays = jnp.zeros(1, data.dtype), jnp.asarray(indices, index), jnp.asarray(indptr, index)
-        known = type(like)._of_lines(axis, arrays, shape)
+        known = like._general()._of_lines(axis, arrays, shape)
     return known.with_data(data)

@@ -62,7 +62,7 @@ def check_compressed_values(caller: str, indices: Any, indptr: Any, extent: int,
       StructureError: if an index is out of range, or *indptr* is not monotone from 0 to at most the number of entries.
     """
     line, place = lines
-    indptr = _to_inspect(indptr)
+    indptr = to_inspect(indptr)
     first, last = int(indptr[0]), int(indptr[-1])
     if first != 0:
         raise StructureError(f"{caller}: indptr begins with {first}; the first {line} begins at 0.")
@@ -79,7 +79,7 @@ def check_compressed_values(caller: str, indices: Any, indptr: Any, extent: int,
             "that."
         )
     # If there are no places, padding is at 0.
-    _check_range(caller, "indices", _to_inspect(indices), extent, place, padding=last == extent == 0)
+    check_places(caller, "indices", to_inspect(indices), extent, place, padding=last == extent == 0)
 
 
 def check_coordinate_values(caller: str, row: Any, col: Any, shape: tuple[int, int]) -> None:
@@ -88,9 +88,9 @@ def check_coordinate_values(caller: str, row: Any, col: Any, shape: tuple[int, i
     Raises:
       StructureError: if an index is out of range. Only padding may be, with the row and the column of *shape*.
     """
-    row, col = _to_inspect(row), _to_inspect(col)
-    _check_range(caller, "row", row, shape[0], "row", padding=True)
-    _check_range(caller, "col", col, shape[1], "column", padding=True)
+    row, col = to_inspect(row), to_inspect(col)
+    check_places(caller, "row", row, shape[0], "row", padding=True)
+    check_places(caller, "col", col, shape[1], "column", padding=True)
     halves = (row == shape[0]) != (col == shape[1])
     if halves.any():
         where = int(halves.argmax())
@@ -100,17 +100,17 @@ def check_coordinate_values(caller: str, row: Any, col: Any, shape: tuple[int, i
         )
 
 
-def _check_range(caller: str, what: str, indices: Any, extent: int, place: str, *, padding: bool) -> None:
+def check_places(caller: str, what: str, indices: Any, extent: int, place: str, *, padding: bool = False) -> None:
     """Raise `StructureError` if an index is not from 0 to *extent* - 1; *padding* allows *extent* too."""
     wrong = (indices < 0) | (indices >= extent + padding)
     if wrong.any():
-        where = int(wrong.argmax())
+        where = tuple(map(int, np.unravel_index(int(wrong.argmax()), wrong.shape)))
         raise StructureError(
-            f"{caller}: {what}[{where}] is {int(indices[where])}; a matrix with {extent} {place}s has {place}s 0 to "
-            f"{extent - 1}."
+            f"{caller}: {what}[{', '.join(map(str, where))}] is {int(indices[where])}; a matrix with {extent} {place}s "
+            f"has {place}s 0 to {extent - 1}."
         )
 
 
-def _to_inspect(array: Any) -> Any:
+def to_inspect(array: Any) -> Any:
     """Return an array on the CPU as a NumPy array, for checks that compile nothing; an array on a GPU as it is."""
     return np.asarray(array) if is_on_cpu(array) else array

@@ -192,15 +192,15 @@ def check_entries(caller: str, indptr: Any) -> int:
     return entries
 
 
-def index_array(caller: str, what: str, value: Any) -> jax.Array:
-    """Return *value* as a 1-D array of int32 or int64; jit does not trace a conversion of known values.
+def index_array(caller: str, what: str, value: Any, *, rank: int = 1) -> jax.Array:
+    """Return *value* as an array of int32 or int64; jit does not trace a conversion of known values.
 
     Raises:
-      ShapeError: if *value* does not have one dimension.
+      ShapeError: if *value* does not have *rank* dimensions, 1 or 2.
       DtypeError: if *value* has other elements than integers, or integers outside the range of int64, or of int32 while
         JAX's 64-bit types are off.
     """
-    if isinstance(value, jax.Array) and value.ndim == 1 and value.dtype.name in ("int32", "int64"):
+    if isinstance(value, jax.Array) and value.ndim == rank and value.dtype.name in ("int32", "int64"):
         return value  # the common case, in which each check costs time
     widest = jax.dtypes.canonicalize_dtype("int64")  # int32 where JAX's 64-bit types are off
     if isinstance(value, (list, tuple, range)):
@@ -210,8 +210,9 @@ def index_array(caller: str, what: str, value: Any) -> jax.Array:
     context: AbstractContextManager[Any] = jax.ensure_compile_time_eval() if is_known(value) else nullcontext()
     with context:
         array = as_array(caller, what, value)
-    if array.ndim != 1:
-        raise ShapeError(f"{caller}: {what} has the shape {array.shape}; expected one dimension.")
+    if array.ndim != rank:
+        dimensions = "one dimension" if rank == 1 else "two dimensions"
+        raise ShapeError(f"{caller}: {what} has the shape {array.shape}; expected {dimensions}.")
     if not _has_integers(array):
         raise DtypeError(f"{caller}: {what} is of dtype {array.dtype}; expected int32 or int64.")
     return array.astype(_index_dtype(array.dtype, widest))
