@@ -18,6 +18,8 @@ from .formats.assembly import save_npz as save_npz
 from .formats.assembly import tril as tril
 from .formats.assembly import triu as triu
 from .formats.assembly import vstack as vstack
+from .formats.fixed import FixedNumPerPost as FixedNumPerPost
+from .formats.fixed import FixedNumPerPre as FixedNumPerPre
 from .formats.matrices import COO as COO
 from .formats.matrices import CSC as CSC
 from .formats.matrices import CSR as CSR
@@ -55,6 +57,8 @@ __all__ = [
     "BitPackedArray",
     "CompactArray",
     "EventArray",
+    "FixedNumPerPost",
+    "FixedNumPerPre",
     "ProceduralMatrix",
     "ShardedMatrix",
     "SparseMatrix",

@@ -8,6 +8,7 @@ from jax import export
 from .events.arrays import BinaryArray, WeightedArray
 from .events.bit_packed import BitPackedArray
 from .events.compact import CompactArray
+from .formats.fixed import FixedNumPerPost, FixedNumPerPre
 from .formats.matrices import COO, CSC, CSR
 from .formats.prepared import Order, Prepared
 from .formats.procedural import ProceduralMatrix
@@ -22,7 +23,8 @@ def _read(static: bytes) -> Any:
     return tuple(tuple(value) if isinstance(value, list) else value for value in json.loads(static))
 
 
-for _kind in (CSR, CSC, COO, ProceduralMatrix, BinaryArray, WeightedArray, BitPackedArray, CompactArray):
+_MATRICES = CSR, CSC, COO, FixedNumPerPre, FixedNumPerPost, ProceduralMatrix
+for _kind in (*_MATRICES, BinaryArray, WeightedArray, BitPackedArray, CompactArray):
     export.register_pytree_node_serialization(
         _kind,
         serialized_name=f"xlakernel.sparse.{_kind.__name__}",
