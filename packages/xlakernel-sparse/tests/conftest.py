@@ -137,6 +137,45 @@ def known(dense):
     return scipy.sparse.csr_array(dense)
 
 
+def check_smooth(function, *x):
+    """Compare derivatives of both modes, of first and second order, with differences; *x* are arrays of float64.
+
+    All derivatives are one program: `jax.test_util.check_grads` compiles twenty.
+    """
+    rng = np.random.default_rng(0)
+    along, cotangent = (jax.tree.map(lambda like: rng.normal(size=like.shape), each) for each in (x, function(*x)))
+
+    def first(*x):
+        return jax.jvp(function, x, along)[1], jax.vjp(function, *x)[1](cotangent)
+
+    @jax.jit
+    def derivatives(*x):
+        found, second = jax.jvp(first, x, along)
+        return found, second, jax.vjp(first, *x)[1](found)
+
+    def differences(function):
+        above, below = (function(*(a + step * b for a, b in zip(x, along, strict=True))) for step in (1e-5, -1e-5))
+        return jax.tree.map(lambda a, b: (np.asarray(a) - np.asarray(b)) / 2e-5, above, below)
+
+    def product(one, other):
+        return sum(map(np.vdot, jax.tree.leaves(one), jax.tree.leaves(other)))
+
+    (tangent, pulled), second, pulled_back = derivatives(*x)
+    for found, expected in (
+        (tangent, differences(function)),
+        (second, differences(lambda *x: derivatives(*x)[0])),
+        (product(pulled, along), product(cotangent, tangent)),
+        (product(pulled_back, along), product((tangent, pulled), second)),
+    ):
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6), found, expected)
+
+
+@pytest.fixture(scope="session")
+def smooth():
+    """Return `check_smooth`."""
+    return check_smooth
+
+
 _compiled = []
 jax.monitoring.register_event_duration_secs_listener(
     lambda event, _, **__: _compiled.append(event) if event.endswith("backend_compile_duration") else None
