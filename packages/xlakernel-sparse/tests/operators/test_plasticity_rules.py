@@ -66,14 +66,17 @@ def spikes_of(way, seed=0):
 
 
 def everywhere(f, entries, way, state, s, pre, post, params):
-    """The same, for every entry one by one."""
+    """The same, for all entries, of which those of inactive events are not used."""
     row, column = entries
-    new = jax.tree.map(lambda x: x, state)
-    for k, (i, j) in enumerate(zip(row, column, strict=True)):
-        changed = f(*(jax.tree.map(lambda x, n=n: x[n], tree) for tree, n in ((state, k), (pre, i), (post, j))), params)
-        is_active = s[i if way == "pre" else j] != 0
-        new = jax.tree.map(lambda old, x, k=k, on=is_active: old.at[k].set(jnp.where(on, x, old[k])), new, changed)
-    return new
+    at = lambda tree, n: jax.tree.map(lambda x: x[n], tree)  # noqa: E731
+    mapped = jax.vmap(lambda *of_entry: f(*of_entry, params))
+    changed = mapped(at(state, slice(10)), at(pre, row), at(post, column))
+    active = s[row if way == "pre" else column] != 0
+
+    def replace(old, x):
+        return old.at[:10].set(jnp.where(active.reshape(-1, *[1] * (x.ndim - 1)), x, old[:10]))
+
+    return jax.tree.map(replace, state, changed)
 
 
 def assert_trees_close(found, expected, tolerance=1e-5):
@@ -132,10 +135,12 @@ def test_gradients(apply, entries, x64, way):
         rule, state, s, pre_vals=pre, post_vals=post, params=params))  # fmt: skip
     other = losses(lambda *given: everywhere(rule, entries, way, given[0], s, *given[1:]))
     given, moved = (state, pre, post, params), inputs("float64", seed=1)
-    for f in (lambda f: jax.grad(f, (0, 1, 2, 3))(*given), lambda f: jax.jvp(f, given, moved)[1]):
-        assert_trees_close(f(one), f(other), 1e-10)
-    of_rate = lambda f: jax.grad(jax.grad(lambda r: f(state, pre, post, {**params, "rate": r})))  # noqa: E731
-    np.testing.assert_allclose(of_rate(one)(0.3), of_rate(other)(0.3), rtol=1e-10)
+
+    def derivatives(f):
+        of_rate = jax.grad(jax.grad(lambda r: f(state, pre, post, {**params, "rate": r})))
+        return jax.grad(f, (0, 1, 2, 3))(*given), jax.jvp(f, given, moved)[1], of_rate(0.3)
+
+    assert_trees_close(*(jax.jit(derivatives, static_argnums=0)(f) for f in (one, other)), 1e-10)
 
 
 @each_way
@@ -166,10 +171,11 @@ def test_vmap(apply, entries, way):
         batch = list(given)
         batch[mapped] = jax.tree.map(lambda x, y: jnp.stack([x, y]), given[mapped], other[mapped])
         axes = [0 if i == mapped else None for i in range(5)]
-        assert_trees_close(jax.vmap(f, axes)(*batch), jax.vmap(expected, axes)(*batch))
+        assert_trees_close(*jax.jit(lambda *x, axes=axes: [jax.vmap(g, axes)(*x) for g in (f, expected)])(*batch))
     loss = lambda *given: sum(x.sum() for x in jax.tree.leaves(f(*given)))  # noqa: E731
-    found = jax.vmap(jax.grad(loss, 3), [None] * 4 + [0])(*given[:4], jnp.stack([given[4], other[4]]))
-    assert_trees_close(jax.tree.map(lambda x: x[1], found), jax.grad(loss, 3)(*given[:4], other[4]))
+    gradient = jax.jit(jax.grad(loss, 3))
+    found = jax.vmap(gradient, [None] * 4 + [0])(*given[:4], np.stack([given[4], other[4]]))
+    assert_trees_close(jax.tree.map(lambda x: x[1], found), gradient(*given[:4], other[4]))
 
 
 @each_way
@@ -182,7 +188,7 @@ def test_gradient_of_a_scan(apply, entries, x64, way):
             step = lambda state, s: (f(state, s, params), None)  # noqa: E731
             return jax.lax.scan(step, state, s)[0]["w"].sum()
 
-        return jax.grad(run)(params)
+        return jax.jit(jax.grad(run))(params)
 
     found = loss(lambda state, s, p: apply(way)(rule, state, s, pre_vals=pre, post_vals=post, params=p))
     assert_trees_close(found, loss(lambda state, s, p: everywhere(rule, entries, way, state, s, pre, post, p)), 1e-10)
