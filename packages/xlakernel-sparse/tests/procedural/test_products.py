@@ -82,12 +82,19 @@ def test_several_threads(columns):
 DTYPES = ["float16", "bfloat16", "float32", "float64", "complex64", "int8", "int32", "uint8"]
 
 
-# Native products from both sides in turn: each compiles a kernel for each dtype.
+# Native products from both sides in turn: each compiles a kernel for each dtype. Those of float64 are tested above, and
+# an integer of 32 bits is added up like one of 8; these are marked slow.
 @pytest.mark.parametrize(
     ("dtype", "backend", "sides"),
     [
         *((dtype, "jax", ["left", "right"]) for dtype in DTYPES),
-        *((dtype, "numba", [["left", "right"][i % 2]]) for i, dtype in enumerate(DTYPES)),
+        *(
+            pytest.param(
+                *(dtype, "numba", [["left", "right"][i % 2]]),
+                marks=[pytest.mark.slow] * (dtype in ("float64", "int32")),
+            )
+            for i, dtype in enumerate(DTYPES)
+        ),
     ],
 )
 def test_dtypes_of_equal_weights(dtype, backend, sides):
