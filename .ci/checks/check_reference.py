@@ -29,7 +29,7 @@ PUBLIC = {
 ARRAY_FUNCTIONS = {
     "sparse": frozenset({"shape", "transpose", "backend", "rng", "draw", "mean"})
     | {"rule", "params", "weighted"}
-    | {"blocks", "mats", "A", "B", "matrix", "file", "m", "n", "k", "offsets", "dtype"}
+    | {"blocks", "mats", "A", "B", "matrix", "file", "m", "n", "k", "offsets", "format", "dtype"}
     | {"network", "state", "parameters", "key", "steps", "piece", "inputs", "record", "progress"}
 }
 #: Words that document a dtype.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import _signal  # the functions of `signal` without its conversions, which suppress a handler's TypeError or ValueError
+# The functions of `signal` without its conversions, which suppress a handler's ValueError. Typeshed has no stub of it.
+import _signal  # type: ignore[import-not-found]
 import ctypes
 import functools
 import signal
