@@ -278,21 +278,23 @@ def test_gradients_are_those_of_active_entries(make, x64, way):
     active = s[line]
     weight, other = np.where(active, np.arange(1.0, 11), 0), np.zeros(columns)
     other[place[active]] = 2.0
+    own = np.where(s, 4.0, 0)
     here = csr.with_data(jnp.asarray([*weight, np.nan, np.nan]))
     A = here.prepare() if way == "post transposed" else here
 
     def rule(w, pre, post, p):
-        return p * jnp.sqrt(w) + jnp.sqrt(post if way == "pre" else pre)
+        return p * jnp.sqrt(w) + jnp.sqrt(pre) + jnp.sqrt(post)
 
-    def loss(w, p, other):
-        values = {"post_vals" if way == "pre" else "pre_vals": other}
+    def loss(w, p, other, own):
+        values = dict(zip(("pre_vals", "post_vals"), (own, other) if way == "pre" else (other, own), strict=True))
         apply = A.apply_on_pre if way == "pre" else A.apply_on_post
         return apply(rule, s, edge_state=w, params=p, **values)[:10].sum()
 
-    of_w, of_p, of_other = jax.grad(loss, (0, 1, 2))(here.data, 3.0, other)
+    of_w, of_p, of_other, of_own = jax.grad(loss, (0, 1, 2, 3))(here.data, 3.0, other, own)
     np.testing.assert_allclose(of_w[:10], np.where(active, 1.5 / np.sqrt(np.where(active, weight, 1)), 1))
     np.testing.assert_allclose(of_p, np.sqrt(weight[active]).sum())
     assert np.isfinite(of_other).all()
+    np.testing.assert_allclose(of_own, np.bincount(line[active], minlength=lines) / 4)
 
 
 def test_gradients_without_active_entries():

@@ -260,6 +260,7 @@ def save_npz(file: Any, matrix: SparseMatrix) -> None:
 
     Raises:
       InputError: if it is not a matrix of this package.
+      StructureError: if it is traced.
     """
     import scipy.sparse
 

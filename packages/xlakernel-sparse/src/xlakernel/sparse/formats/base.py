@@ -129,6 +129,9 @@ class Format(Multiplied, abc.ABC):
         """Return a SciPy sparse array of the same format, on the host and without padding.
 
         float16 and bfloat16, which SciPy does not support, become float32.
+
+        Raises:
+          StructureError: if the matrix is traced.
         """
 
     @abc.abstractmethod

@@ -23,7 +23,7 @@ from ..operators.places import ascends, coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
 from ..operators.sampled import csr_sddmm
 from .base import Arrays, Format, Numbers, Values, picked, values_of
-from .interchange import host_data
+from .interchange import check_on_host, host_data
 from .prepared import Prepared, prepare
 from .validation import check_compressed_values, should_check, three_arrays
 
@@ -212,10 +212,14 @@ class Compressed(Format):
         """Return a SciPy sparse array of the same format, on the host and without padding.
 
         float16 and bfloat16, which SciPy does not support, become float32.
+
+        Raises:
+          StructureError: if the matrix is traced.
         """
         import scipy.sparse
 
         self._check_single()
+        check_on_host(self)
         indices, indptr = (np.array(array) for array in self.structure)  # copies, because SciPy sorts in place
         data = host_data(self._weights, self.nnz)
         kind = getattr(scipy.sparse, self._scipy[0])

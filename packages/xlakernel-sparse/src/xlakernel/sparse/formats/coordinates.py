@@ -21,7 +21,7 @@ from ..operators.operand import BINARY, Operand
 from ..operators.places import coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
 from .base import Arrays, Format, Numbers, Values, picked, values_of
-from .interchange import host_data
+from .interchange import check_on_host, host_data
 from .validation import check_coordinate_values, should_check, three_arrays
 
 #: Methods of compressed matrices, for messages.
@@ -151,9 +151,13 @@ class Coordinates(Format):
         """Return a SciPy sparse array of the same format, on the host and without padding.
 
         float16 and bfloat16, which SciPy does not support, become float32.
+
+        Raises:
+          StructureError: if the matrix is traced.
         """
         import scipy.sparse
 
+        check_on_host(self)
         row, col = (np.asarray(array) for array in self.coordinates())
         is_entry = row < self.shape[0]
         data = host_data(self.data, self.nnz)[is_entry]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from xlakernel.core.errors import ArgumentError, InputError, ShapeError
+from xlakernel.core.errors import ArgumentError, InputError, ShapeError, StructureError
 
 from ..operators.arguments import as_array, as_integer, check_room, device_of, is_on_cpu
 from ..operators.dtypes import check_dtype
@@ -153,6 +153,15 @@ def scipy_matrix(caller: str, matrix: Any, kind: str) -> Any:
     if matrix.ndim != 2:
         raise ShapeError(f"{caller}: the array has the shape {matrix.shape}; expected two dimensions.")
     return getattr(scipy.sparse, kind)(matrix)
+
+
+def check_on_host(matrix: Any) -> None:
+    """Raise `StructureError` if a matrix is traced."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(matrix)):
+        raise StructureError(
+            f"{type(matrix).__name__}.to_scipy: the matrix is traced, and SciPy's arrays hold known numbers. Call it "
+            "outside of jit, or in the function of a jax.pure_callback."
+        )
 
 
 def host_data(data: jax.Array, entries: int) -> np.ndarray:
