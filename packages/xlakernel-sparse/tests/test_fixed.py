@@ -1,5 +1,6 @@
 """`FixedNumPerPre` and `FixedNumPerPost`, against dense matrices in double precision."""
 
+import functools
 import pickle
 
 import jax
@@ -52,6 +53,14 @@ def A(kind, shape):
 @pytest.fixture
 def dense(kind):
     return dense_of(kind)
+
+
+def axis_of(matrix):
+    return 0 if isinstance(matrix, FixedNumPerPre) else 1
+
+
+def lines_at(axis, matrix, numbers):
+    return matrix[numbers] if axis == 0 else matrix[:, numbers]
 
 
 def shape_of(kind):
@@ -207,6 +216,34 @@ def test_parts(A, kind, dense):
     equal = A.with_data(jnp.ones(1))
     assert equal[along].homogeneous
     assert_array_equal(equal[along].todense(), equal.todense()[along])
+
+
+@pytest.mark.parametrize("weights", ["each", "equal"])
+def test_lines_of_traced_numbers(A, dense, weights):
+    """The number of entries is known, unlike that of other matrices; numbers are clipped to the range, as by JAX."""
+    A, dense = (A, dense) if weights == "each" else (A.with_data(2.0), A.with_data(1.0).todense() * 2)
+    axis = axis_of(A)
+    at = functools.partial(lines_at, axis)
+    chosen = jnp.array([3, 0, 3, -1, 99])
+    expected = np.take(dense, [3, 0, 3, LINES - 1, LINES - 1], axis)
+    part = jax.jit(at)(A, chosen)
+    assert type(part) is type(A)
+    assert_array_equal(part.todense(), expected)
+    assert_array_equal(jax.jit(lambda lines: at(A, lines).todense())(chosen), expected)
+    assert_array_equal(jax.jit(lambda matrix: at(matrix, slice(1, 3)).todense())(A), at(dense, slice(1, 3)))
+    mapped = jax.vmap(lambda lines: at(A, lines).todense())(chosen[:4].reshape(2, 2))
+    assert_array_equal(mapped[1], at(expected, slice(2, 4)))
+    with pytest.raises(StructureError, match="the index is traced"):
+        jax.jit(functools.partial(lines_at, 1 - axis))(A, chosen)
+
+
+def test_the_gradient_of_lines_of_traced_numbers(A):
+    def loss(data, lines):
+        return (lines_at(axis_of(A), A.with_data(data), lines).data ** 2).sum()
+
+    expected = np.zeros_like(DATA)
+    expected[3], expected[1] = 4 * DATA[3], 2 * DATA[1]
+    assert_array_equal(jax.grad(loss)(A.data, jnp.array([3, 1, 3])), expected)
 
 
 def test_known_structures_are_known_under_jit(A, dense):

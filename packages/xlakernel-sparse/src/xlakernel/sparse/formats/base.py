@@ -159,6 +159,10 @@ class Format(Multiplied, abc.ABC):
         """Return the part of the matrix in some lines of these axes, with these arrays, unchecked."""
         return self._with_structure(data, first, second, shape)
 
+    def _traced_lines(self, axis: int, numbers: Any) -> Format | None:
+        """Return the lines *numbers*, which may be traced; None if their number of entries is not known."""
+        return None
+
     @abc.abstractmethod
     def _at_entries(self, row: jax.Array | None, column: jax.Array | None) -> jax.Array:
         """Return ``row[i] * column[j]`` for each entry in row i and column j, ``(nnz,)``; a factor of None is 1."""

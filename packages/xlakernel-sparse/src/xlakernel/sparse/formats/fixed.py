@@ -134,6 +134,13 @@ class FixedNumConn(CompressedMatrix):
         with evaluated():  # the reshaped index array is known, also under jit
             return super()._part(numbers, values)
 
+    def _traced_lines(self, axis: int, numbers: Any) -> Self | None:
+        if axis != self._axis:
+            return None
+        data = self.data if self.homogeneous else self.data[numbers]
+        shape = (numbers.size, self.shape[1]) if axis == 0 else (self.shape[0], numbers.size)
+        return type(self)(data, self.indices[numbers], shape=shape, check=False)
+
     def _with_part(
         self, axes: Container[int], data: jax.Array, indices: jax.Array, indptr: jax.Array, shape: tuple[int, int]
     ) -> Any:
@@ -148,8 +155,9 @@ class FixedNumPerPre(FixedNumConn):
     """A matrix with `num_conn` entries in each row: ``A[i, indices[i, k]] = data[i, k]``.
 
     It is like a `CSR` with this structure, and the arrays of entries have two dimensions. Results with another
-    structure, such as ``A @ B``, are a `CSR`. Make it outside of ``jax.jit`` where possible: a program that makes it
-    stores the number of the first entry of each row as a constant.
+    structure, such as ``A @ B``, are a `CSR`. The number of entries of ``A[rows]`` is known, so *rows* may be traced.
+    Make the matrix outside of ``jax.jit`` where possible: a program that makes it stores the number of the first entry
+    of each row as a constant.
 
     Args:
       data: the weights, ``(rows, num_conn)``; one number, ``()`` or ``(1,)``, where all entries are equal; or the tuple

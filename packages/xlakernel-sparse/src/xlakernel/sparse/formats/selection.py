@@ -112,6 +112,10 @@ def _at_places(caller: str, matrix: Format, first: Any, second: Any) -> jax.Arra
 def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format:
     """Return some of the rows and columns, by axis, as a matrix of the same format."""
     shape, structure, data = list(matrix.shape), matrix._index_arrays, matrix._weights
+    if any(map(_is_traced, (*structure, *chosen.values()))):
+        found = _traced_lines(caller, matrix, chosen)
+        if found is not None:
+            return found
     numbers = {axis: _numbers(caller, part, axis, shape[axis]) for axis, part in chosen.items()}
     if _is_traced(structure[0]) or _is_traced(structure[1]):
         raise StructureError(
@@ -131,6 +135,19 @@ def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format
     first, second = put(places[0], structure[0]), put(places[1], structure[1])
     part: Format = matrix._with_part(numbers, data, first, second, (shape[0], shape[1]))
     return part
+
+
+def _traced_lines(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format | None:
+    """Return lines of a traced matrix, or of traced numbers; None if their number of entries is not known."""
+    if len(chosen) != 1:
+        return None
+    ((axis, part),) = chosen.items()
+    extent = matrix.shape[axis]
+    if _is_traced(part):
+        numbers = _clipped(part, extent) if part.ndim == 1 and part.dtype.kind in "iu" and extent else None
+    else:
+        numbers = np.asarray(_numbers(caller, part, axis, extent))
+    return None if numbers is None else matrix._traced_lines(axis, numbers)
 
 
 def _numbers(caller: str, chosen: Any, axis: int, extent: int) -> Numbers:
