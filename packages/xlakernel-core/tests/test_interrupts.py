@@ -281,6 +281,11 @@ def wrapping(*given):
     plain(*given)
 
 
+def with_number(number, frame):
+    number = 3
+    raise TimeLimit
+
+
 class Handlers:
     def __call__(self, number, frame):
         raise TimeLimit
@@ -327,7 +332,20 @@ def test_the_exception_of_a_handler_is_recognised(handler):
         assert is_raised_by_handler(raised.value)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert not is_raised_by_handler(raised.value)
+
+
+@pytest.mark.parametrize(
+    "handler", [plain, Handlers().method, logged(plain), with_number], ids=lambda f: f.__qualname__
+)
+def test_a_handler_may_be_replaced_before_it_raises(handler):
+    def once(*given):
+        signal.signal(signal.SIGUSR1, before)
+        handler(*given)
+
+    before = signal.signal(signal.SIGUSR1, once)
+    with pytest.raises(TimeLimit) as raised:
+        signal.raise_signal(signal.SIGUSR1)
+    assert is_raised_by_handler(raised.value)
 
 
 def test_a_function_with_the_decorator_of_a_handler_is_no_handler():
@@ -340,7 +358,11 @@ def test_a_function_with_the_decorator_of_a_handler_is_no_handler():
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_a_function_that_is_given_a_frame_is_no_handler():
+@pytest.mark.parametrize("given", [(sys._getframe(),), (None, sys._getframe()), (3, 4), ()], ids=str)
+def test_a_function_without_a_number_and_a_frame_is_no_handler(given):
+    def function(*given):
+        raise TimeLimit
+
     with pytest.raises(TimeLimit) as raised:
-        plain(signal.SIGUSR1, sys._getframe())
+        function(*given)
     assert not is_raised_by_handler(raised.value)

@@ -16,8 +16,9 @@ from numpy.testing import assert_array_equal
 from xlakernel.core.ffi.abi import ERROR_CODES
 from xlakernel.core.gpu.python_call import _compile_entry
 from xlakernel.core.native.debugging.call_frame import api_of
+from xlakernel.core.native.machine.frame import new_error
 from xlakernel.core.native.machine.machine_code import NAME
-from xlakernel.core.native.machine.status import describe, new_error
+from xlakernel.core.native.machine.status import describe
 
 F32 = ("float32", 1)
 # JAX raises a ValueError where the program ran in the calling thread, and its own error where it did not.
@@ -248,7 +249,7 @@ def test_exceptions_of_python_that_machine_code_calls(monkeypatch, ctrl_c, raise
         assert frame
         assert other == 0
         if raised is not None:
-            raise raised
+            raise raised("late")
 
     ignored = []
     monkeypatch.setattr(sys, "unraisablehook", lambda found: ignored.append(found.exc_type))
@@ -258,9 +259,24 @@ def test_exceptions_of_python_that_machine_code_calls(monkeypatch, ctrl_c, raise
         with pytest.raises(raised):
             call_python(function)
     else:
-        with pytest.raises(RAISED, match="raised an exception; Python wrote the exception to stderr"):
+        with pytest.raises(RAISED, match=r"TimeoutError: late \(raised by a signal handler, or by a call of Python\)"):
             call_python(function)
-    assert ignored == ([TimeoutError] if raised is TimeoutError else [])
+    assert ignored == []
+
+
+def test_an_exception_without_a_text_is_written_to_stderr(monkeypatch):
+    class Untold(Exception):
+        def __str__(self):
+            raise LookupError
+
+    def function(frame, other):
+        raise Untold
+
+    ignored = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: ignored.append(found.exc_type))
+    with pytest.raises(RAISED, match="raised an exception; Python wrote the exception to stderr"):
+        call_python(function)
+    assert ignored == [LookupError]
 
 
 def test_an_error_that_python_returns_to_machine_code():

@@ -14,9 +14,10 @@ from numba.core.typing import Context
 from numba.extending import overload
 from numpy.testing import assert_array_equal
 
-from xlakernel.core import XLACustomKernel, code_files, debug_mode, deserialize, export
+from xlakernel.core import XLACustomKernel, cache_folder, code_files, debug_mode, deserialize, export
 from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.identity.versioned import attributes_of
+from xlakernel.core.measure import choices, race
 from xlakernel.core.programs import loading
 from xlakernel.numba import numba_kernel
 
@@ -88,6 +89,40 @@ def test_a_cache_is_not_blamed(monkeypatch, limit, tmp_path, access):
     monkeypatch.setattr(code_files, access, limit)
     with pytest.raises(Limit):
         code_files.read_code("00") if access == "read_file" else code_files.write_code("00", b"")
+
+
+def test_a_choice_of_a_backend_is_not_blamed(monkeypatch, limit, tmp_path):
+    with monkeypatch.context() as patch, pytest.raises(Limit):
+        patch.setattr(choices, "read_file", limit)
+        choices._read(tmp_path)
+    with monkeypatch.context() as patch, pytest.raises(Limit):
+        patch.setattr(cache_folder, "_opened_folder", limit)
+        cache_folder.list_files(tmp_path)
+
+
+def test_a_limit_in_a_measured_kernel_disqualifies_no_backend(limit):
+    """XLA's error of a kernel in which a signal handler raises is the error of the call."""
+
+    def run_python():
+        if calls:
+            limit()
+        calls.append(None)
+
+    @numba.njit
+    def kernel(x, out):
+        with numba.objmode():
+            run_python()
+        out[:] = x
+
+    calls = []
+    run = jax.jit(numba_kernel(kernel, outs=lambda x: x))
+    run(jnp.ones(3))
+    with pytest.raises(
+        (jax.errors.JaxRuntimeError, ValueError), match=r"CANCELLED: Limit.*signal handler in kernel"
+    ) as found:
+        run(jnp.ones(3)).block_until_ready()
+    with pytest.raises(type(found.value)):
+        race._explain(found.value)
 
 
 def test_a_reference_is_traced_once(limit):

@@ -17,6 +17,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from .interrupts import is_raised_by_handler
+
 FOLDER_VARIABLE = "XLAKERNEL_CACHE_DIR"
 
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -103,7 +105,9 @@ def list_files(path: Path) -> list[Path]:
                 path / name
                 for name in sorted(entry.name for entry in entries if not entry.is_dir(follow_symlinks=False))
             ]
-    except OSError:
+    except OSError as error:
+        if is_raised_by_handler(error):  # a TimeoutError, for example
+            raise
         return []
 
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]
 import ctypes
 import functools
+import inspect
+import itertools
 import signal
 import threading
 import traceback
@@ -109,9 +111,29 @@ def _restore(numbers: list[int]) -> None:
 
 
 def is_raised_by_handler(error: BaseException) -> bool:
-    """Return True if a signal handler raised *error*, for example the handler of a time limit by SIGALRM."""
+    """Return True if a signal handler raised *error*, for example the handler of a time limit by SIGALRM.
+
+    A handler is installed now, or is called with the number of a signal and the frame that it interrupts: a handler may
+    remove itself before it raises.
+    """
     codes = {code for number in range(1, signal.NSIG) if (code := _code_of(_signal.getsignal(number))) is not None}
-    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_code in codes or _takes_signal(frame) for frame in frames)
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Return True if *error* is the error of a program of XLA in which a signal handler raised an exception."""
+    return isinstance(error, RuntimeError | ValueError) and str(error).startswith("CANCELLED: ")
+
+
+def _takes_signal(frame: types.FrameType) -> bool:
+    """Return True if consecutive arguments of a function are the number of a signal and a frame."""
+    code, found = frame.f_code, frame.f_locals
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    values = [found.get(name) for name in names]
+    given = found.get(code.co_varnames[len(names)]) if code.co_flags & inspect.CO_VARARGS else None
+    values += given if isinstance(given, tuple) else ()  # the function may assign another value to the name
+    return any(isinstance(k, int) and isinstance(at, types.FrameType) for k, at in itertools.pairwise(values))
 
 
 @contextmanager

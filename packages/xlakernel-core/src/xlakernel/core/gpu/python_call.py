@@ -24,9 +24,9 @@ from ..errors import DeviceError, DtypeError
 from ..ffi import abi
 from ..ffi.registry import Handler
 from ..native.debugging.call_frame import ArrayView, api_of, arrays_of, counts_of, dtype_of
-from ..native.machine.frame import I32, NULL, POINTER, answer_handshake, get_stream, load
+from ..native.machine.frame import I32, NULL, POINTER, answer_handshake, get_stream, load, new_error
 from ..native.machine.machine_code import NAME, MachineCode, load_module, new_function, new_module
-from ..native.machine.status import CallError, describe, new_error
+from ..native.machine.status import CallError, describe
 from ..native.machine.upcall import Upcall, emit_upcall
 from .driver import check
 from .launchable import Launchable

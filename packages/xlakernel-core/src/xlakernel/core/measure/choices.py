@@ -209,5 +209,7 @@ def _read(path: Path) -> AutoChoice | None:
         choice = AutoChoice(**json.loads(read_file(path)))
         named = all(isinstance(name, str) for name in dataclasses.astuple(choice._question)[:4])
         return choice if named and choice.backend in choice.seconds and str(choice) else None
-    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError):
+    except (OSError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        if is_raised_by_handler(error):
+            raise
         return None

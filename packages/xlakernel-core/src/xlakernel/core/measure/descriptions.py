@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..interrupts import suppressed
+
 _SMALLEST_SIZE = 16  # static integers up to this value are not rounded: they may be modes or axes
 
 # The distributions that times depend on.
@@ -63,7 +65,7 @@ def describe_device(device: jax.Device) -> str:
 
 
 def _cpu_model() -> str:
-    with contextlib.suppress(OSError):
+    with suppressed():
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text("utf-8", "replace"), re.MULTILINE)
         if found:
             return found[1].strip()

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..interrupts import is_raised_by_handler
+from ..interrupts import is_cancelled, is_raised_by_handler
 from .comparison import Agreement, CheckFailure, compare, compare_structs, default_settings
 from .result import Measurement
 
@@ -173,7 +173,7 @@ def _explain(error: Exception) -> str:
     Raises:
       Exception: the error itself, if a signal handler raised it, for example because of a time limit.
     """
-    if is_raised_by_handler(error):
+    if is_raised_by_handler(error) or is_cancelled(error):
         raise error
     line = " ".join(f"{type(error).__name__}: {error}".split())
     return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"

@@ -15,6 +15,7 @@ from ..call.results import is_none
 from ..call.sharding.rule import ShardingRule
 from ..config import Settings
 from ..errors import StaticArgumentError
+from ..interrupts import is_raised_by_handler
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -154,6 +155,8 @@ def key_of(backend: Any, outs: Any, static: Mapping[str, Any]) -> Hashable | Non
         types = [(leaf.shape, leaf.dtype) for leaf in leaves]
         key = (backend, tree, *types, *[(name, kinds(value), value) for name, value in static.items()])
         hash(key)
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, TypeError, ValueError) as error:
+        if is_raised_by_handler(error):
+            raise
         return None
     return key

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from ...ffi import abi
 from ...native.debugging.call_frame import api_of
-from ...native.machine.status import new_error
+from ...native.machine.frame import new_error
 from ..plan import Address, Fill, Launch, Plan, Pointer, Step
 from .cuda_abi import ERROR_NAME, EXHAUSTED, STICKY
 from .replay import NO_DEVICE, NO_PLAN, OTHER_CALL

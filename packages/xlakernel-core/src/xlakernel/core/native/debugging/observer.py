@@ -26,8 +26,8 @@ from llvmlite import ir
 
 from ...ffi import abi
 from ..arguments import Argument
-from ..machine.frame import load
-from ..machine.status import CallError, describe, new_error
+from ..machine.frame import load, new_error
+from ..machine.status import CallError, describe
 from ..machine.upcall import emit_upcall
 from .call_frame import ArrayView, FrameCopy, api_of, arrays_of
 from .copies import POISONS, Copies, part_of, poison

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,15 @@ def call_symbol(builder: ir.IRBuilder, name: str, returns: ir.Type, *arguments: 
     """Call a C function of the process, such as one of libc or of Python's C API."""
     kind = ir.FunctionType(returns, [argument.type for argument in arguments])
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
+
+
+class _ErrorCreateArgs(ctypes.Structure):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("extension_start", ctypes.c_void_p),
+        ("message", ctypes.c_char_p),
+        ("errc", ctypes.c_int),
+    ]
 
 
 class Buffer:
@@ -164,6 +174,15 @@ def answer_handshake(builder: ir.IRBuilder, pointer: Any, extension: Any, traits
 def create_error(builder: ir.IRBuilder, api: Any, message: Any, code: Any) -> Any:
     """Return a new ``XLA_FFI_Error``; XLA copies *message* and owns the result."""
     return call_api(builder, api, "Error_Create", abi.ERROR_CREATE_ARGS, message=message, errc=code)
+
+
+def new_error(api: int, message: str, code: int) -> int | None:
+    """Create an ``XLA_FFI_Error`` with XLA's table of functions at address *api*; return its address. XLA owns it."""
+    create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorCreateArgs))
+    address = ctypes.c_void_p.from_address(api + abi.API["XLA_FFI_Error_Create"]).value
+    assert address is not None
+    arguments = _ErrorCreateArgs(abi.ERROR_CREATE_ARGS.nbytes, None, message.encode("utf-8", "replace"), code)
+    return create(address)(ctypes.byref(arguments))  # type: ignore[no-any-return]
 
 
 def destroy_error(builder: ir.IRBuilder, api: Any, error: Any) -> None:

@@ -12,8 +12,9 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from ...ffi import abi
+from ...interrupts import is_raised_by_handler
 from . import gate
-from .frame import I32, NULL, POINTER, call_symbol, create_error
+from .frame import I32, NULL, POINTER, call_symbol, create_error, new_error
 from .upcall import emit_exception_set, emit_upcall_inside
 
 _CODES = (
@@ -53,6 +54,8 @@ def describe(
         return _without_nul(str(exception)), exception.code
     code = next((name for kinds, name in _CODES if isinstance(exception, kinds)), "INTERNAL")
     who = f"kernel {kernel!r}"
+    if is_raised_by_handler(exception):
+        code, who = "CANCELLED", f"a signal handler in {who}"
     if not location or location[1] != place.rpartition(":")[0]:
         who += f" of {place}"
     if location:
@@ -70,15 +73,6 @@ def _text_of(exception: BaseException) -> str:
 
 def _without_nul(message: str) -> str:
     return message.replace("\0", "\\0")  # XLA reads up to the first NUL
-
-
-class _ErrorCreateArgs(ctypes.Structure):
-    _fields_ = [
-        ("struct_size", ctypes.c_size_t),
-        ("extension_start", ctypes.c_void_p),
-        ("message", ctypes.c_char_p),
-        ("errc", ctypes.c_int),
-    ]
 
 
 def report(api: int, unpacked: int, kernel: int, place: int) -> int | None:
@@ -111,15 +105,6 @@ def report(api: int, unpacked: int, kernel: int, place: int) -> int | None:
         message = f"kernel {who} failed, and so did reading its exception: {error!r}"
         code = abi.ERROR_CODES["INTERNAL"]
     return new_error(api, message, code)
-
-
-def new_error(api: int, message: str, code: int) -> int | None:
-    """Create an ``XLA_FFI_Error`` with XLA's table of functions at address *api*; return its address. XLA owns it."""
-    create = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(_ErrorCreateArgs))
-    address = ctypes.c_void_p.from_address(api + abi.API["XLA_FFI_Error_Create"]).value
-    assert address is not None
-    arguments = _ErrorCreateArgs(abi.ERROR_CREATE_ARGS.nbytes, None, message.encode("utf-8", "replace"), code)
-    return create(address)(ctypes.byref(arguments))  # type: ignore[no-any-return]
 
 
 def emit_error(context: Any, builder: ir.IRBuilder, status: Any, api: Any, kernel: str, place: str) -> Any:

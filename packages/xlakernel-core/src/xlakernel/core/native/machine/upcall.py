@@ -2,8 +2,8 @@
 
 Python runs signal handlers in the main thread, at the start of any function. A handler can therefore raise before the
 first statement of the function that machine code calls, where no ``try`` catches the exception. A call that raises
-fails with an error. KeyboardInterrupt, SystemExit, and any other exception that is not an `Exception`, are raised again
-in the main thread as soon as it runs Python. Python prints an `Exception`, and the error says so.
+fails with an error, which names an `Exception`. KeyboardInterrupt, SystemExit, and any other exception that is not an
+`Exception`, are raised again in the main thread as soon as it runs Python.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numba.core import cgutils
 
 from ...ffi import abi
 from . import gate
-from .frame import I32, I64, NULL, POINTER, VOID, call_symbol, create_error
+from .frame import I32, I64, NULL, POINTER, VOID, call_symbol, create_error, new_error
 from .machine_code import pointer_to
 
 #: A function for machine code to call. Arguments are integers of 64 bits, among them addresses. The result is the
@@ -60,10 +60,8 @@ def emit_upcall_inside(builder: ir.IRBuilder, function: Upcall | ir.Value, args:
     error = cgutils.alloca_once_value(builder, NULL)
     pointer = function if isinstance(function, ir.Value) else pointer_to(builder, id(function))
     numbers = [argument if argument.type == I64 else builder.ptrtoint(argument, I64) for argument in args]
-    kind = ir.FunctionType(POINTER, [POINTER, POINTER], var_arg=True)
-    call = cgutils.get_or_insert_function(builder.module, kind, "PyObject_CallFunction")
     gil = call_symbol(builder, "PyGILState_Ensure", I32)
-    result = builder.call(call, [pointer, _text(builder, "L" * len(numbers)), *numbers])
+    result = _call(builder, pointer, "L" * len(numbers), *numbers)
     with builder.if_else(cgutils.is_null(builder, result), likely=False) as (raised, returned):
         with raised:
             builder.store(_emit_raised(builder, api), error)
@@ -113,9 +111,31 @@ def _emit_raised(builder: ir.IRBuilder, api: Any) -> Any:
             _emit_raise_in_main_thread(builder, emit_exception_set(builder))
             builder.store(_error(builder, api, _INTERRUPTED), error)
         with failed:
-            call_symbol(builder, "PyErr_WriteUnraisable", VOID, NULL)
-            builder.store(_error(builder, api, _FAILED), error)
+            exception = emit_exception_set(builder)
+            address = builder.ptrtoint(api, I64)
+            named = _call(builder, pointer_to(builder, id(_name)), "LO", address, exception)
+            call_symbol(builder, "Py_DecRef", VOID, exception)
+            with builder.if_else(cgutils.is_null(builder, named), likely=False) as (again, returned):
+                with again:
+                    call_symbol(builder, "PyErr_WriteUnraisable", VOID, NULL)
+                    builder.store(_error(builder, api, _FAILED), error)
+                with returned:
+                    builder.store(call_symbol(builder, "PyLong_AsVoidPtr", POINTER, named), error)
+                    call_symbol(builder, "Py_DecRef", VOID, named)
     return builder.load(error)
+
+
+def _name(api: int, exception: Exception) -> int | None:
+    """Return a new ``XLA_FFI_Error`` that names an exception of a signal handler, or of a call of Python."""
+    message = f"{type(exception).__name__}: {exception} (raised by a signal handler, or by a call of Python)"
+    return new_error(api, message.replace("\0", "\\0"), abi.ERROR_CODES["CANCELLED"])
+
+
+def _call(builder: ir.IRBuilder, function: Any, kinds: str, *args: Any) -> Any:
+    """Emit a call of a Python function; *kinds* are the formats of its arguments for ``PyObject_CallFunction``."""
+    kind = ir.FunctionType(POINTER, [POINTER, POINTER], var_arg=True)
+    call = cgutils.get_or_insert_function(builder.module, kind, "PyObject_CallFunction")
+    return builder.call(call, [function, _text(builder, kinds), *args])
 
 
 def _emit_raise_in_main_thread(builder: ir.IRBuilder, exception: Any) -> None:
