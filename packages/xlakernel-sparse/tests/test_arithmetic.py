@@ -232,6 +232,17 @@ def test_sums_with_dense_matrices_are_dense(matrix, dense):
             assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("kind", [CSR, CSC, COO])
+@pytest.mark.parametrize("other", ["int32", "float32", "uint8", "int8"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16"])
+def test_differences_of_dense_matrices_are_of_the_result_s_dtype(kind, dtype, other):
+    dense = np.array([[1, np.iinfo(dtype).min], [0, 3]], dtype)
+    given = np.full((2, 2), 100, other)
+    matrix = kind.from_dense(dense)
+    assert_array_equal(given - matrix, jnp.asarray(given) - jnp.asarray(dense))
+    assert_array_equal(matrix - given, jnp.asarray(dense) - jnp.asarray(given))
+
+
 def test_matrices_of_scipy_are_refused(matrix):
     theirs = matrix.to_scipy()
     for operate in (operator.add, operator.mul):

@@ -88,7 +88,11 @@ class Arithmetic(Format, abc.ABC):
         return _combined(self, "-", other, jnp.subtract, common=False)
 
     def __rsub__(self, other: Any) -> Any:
-        return -self + other
+        if _is_zero(other):
+            return -self
+        if _is_dense(self, other):  # -self would wrap integers before they have the result's dtype
+            return as_array(f"x - {type(self).__name__}", "x", other) - self.todense()
+        return _combined(self, "-", other, jnp.subtract, common=False)
 
     def multiply(self, other: Any) -> Self:
         """Multiply elementwise, like ``*``.
