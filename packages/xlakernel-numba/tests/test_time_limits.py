@@ -91,12 +91,13 @@ def test_a_cache_is_not_blamed(monkeypatch, limit, tmp_path, access):
         code_files.read_code("00") if access == "read_file" else code_files.write_code("00", b"")
 
 
-def test_a_choice_of_a_backend_is_not_blamed(monkeypatch, limit, tmp_path):
-    with monkeypatch.context() as patch, pytest.raises(Limit):
+def test_choices_of_backends_are_read_or_the_limit_is_raised(monkeypatch, limit, tmp_path):
+    with monkeypatch.context() as patch:
         patch.setattr(choices, "read_file", limit)
-        choices._read(tmp_path)
-    with monkeypatch.context() as patch, pytest.raises(Limit):
-        patch.setattr(cache_folder, "_opened_folder", limit)
+        with pytest.raises(Limit):
+            choices._read(tmp_path)
+    monkeypatch.setattr(cache_folder, "_opened_folder", limit)
+    with pytest.raises(Limit):
         cache_folder.list_files(tmp_path)
 
 
