@@ -30,6 +30,8 @@ class Reductions(Format, abc.ABC):
     def max(self, axis: int | None = None, *, explicit: bool = False) -> jax.Array:
         """Return the greatest elements, NaN where an element is NaN.
 
+        Equal maxima share the derivative; the zeros that are not stored count as one of them.
+
         Args:
           axis: 0 or -2 for the maximum of each column, ``(columns,)``; 1 or -1 for that of each row, ``(rows,)``; None
             for that of the matrix, ``()``.
@@ -43,6 +45,8 @@ class Reductions(Format, abc.ABC):
 
     def min(self, axis: int | None = None, *, explicit: bool = False) -> jax.Array:
         """Return the smallest elements, NaN where an element is NaN.
+
+        Equal minima share the derivative; the zeros that are not stored count as one of them.
 
         Args:
           axis: 0 or -2 for the minimum of each column, ``(columns,)``; 1 or -1 for that of each row, ``(rows,)``; None
