@@ -40,6 +40,14 @@ class ImmutablePytree:
         known = {name: getattr(self, name) for name in (*self._leaves, *self._static)}
         return self._of(**{**known, **attributes})
 
+    def _without_unit(self) -> tuple[Any, Any]:
+        """Return the object without the unit of its elements, and the unit; None if it has none."""
+        return self, None
+
+    def _with_unit(self, unit: Any) -> Self:
+        """Return the object with its elements multiplied by *unit*."""
+        raise NotImplementedError
+
     def __setattr__(self, name: str, value: Any) -> NoReturn:
         raise AttributeError(f"{type(self).__name__} is immutable: {name} cannot be set.{self._advice}")
 

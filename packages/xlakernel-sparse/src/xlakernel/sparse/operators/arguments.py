@@ -19,6 +19,7 @@ from xlakernel.core.errors import DtypeError, InputError, ShapeError
 from .._compat import put_beside
 from .dtypes import check_dtype
 from .operand import BINARY, DENSE, Operand
+from .units import check_plain
 
 #: The alignment, in bytes, of memory that XLA uses as it is, and the size from which a second copy costs much.
 _ALIGNMENT, _LARGE = 64, 1 << 16
@@ -28,11 +29,12 @@ def as_array(caller: str, what: str, value: Any) -> jax.Array:
     """Return *value* as a JAX array.
 
     Raises:
-      InputError: if *value* cannot be converted.
+      InputError: if *value* cannot be converted, or is a quantity with a unit.
       DtypeError: if JAX would wrap an integer of *value*.
     """
     if isinstance(value, jax.Array):  # without a conversion, which jit would trace
         return value
+    check_plain(caller, what, value)
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "iu":
         _check_not_wrapped(caller, what, np.asarray(value), jax.dtypes.canonicalize_dtype(value.dtype))
     is_native = not isinstance(value, np.ndarray) or value.dtype.isnative

@@ -15,6 +15,7 @@ from xlakernel.core import XLACustomKernel
 from .arguments import check_compressed, check_room, check_shape, check_structure, fits
 from .backends import register
 from .entries import in_order
+from .units import joined, split
 
 _Struct = jax.ShapeDtypeStruct
 
@@ -89,12 +90,14 @@ def csr_to_csc(
       >>> print(data, indices, indptr)
       [2. 3. 1.] [1 1 0] [0 1 2 3]
     """
+    data, unit = split(data)
     data, indices, indptr, shape = check_compressed("csr_to_csc", data, indices, indptr, shape)
     if data.shape != indices.shape:  # one weight for all entries need not be moved
-        return data, *csr_transpose(indices, indptr, shape=shape, backend=backend)[:2]
+        return joined(data, unit), *csr_transpose(indices, indptr, shape=shape, backend=backend)[:2]
     structs = _structs(indices, indptr, shape)[:2]
     outs = [_Struct(data.shape, data.dtype), *structs]
-    return tuple(matrix_transpose(data, indices, indptr, outs=outs, backend=backend, shape=shape))  # type: ignore[return-value]
+    data, indices, indptr = matrix_transpose(data, indices, indptr, outs=outs, backend=backend, shape=shape)
+    return joined(data, unit), indices, indptr
 
 
 def _structs(indices: Any, indptr: Any, shape: tuple[int, int]) -> list[Any]:

@@ -26,6 +26,7 @@ from .dtypes import accumulator, check_convertible, check_dtype
 from .entries import rows_of_entries
 from .operand import BINARY, WEIGHTED, Operand
 from .slots import slots_of
+from .units import in_unit, joined, split
 
 _Struct = jax.ShapeDtypeStruct
 
@@ -125,10 +126,14 @@ def deliver(
         )
     operand = WEIGHTED if weighted or kind is WEIGHTED else BINARY
     x = events if kind is None else events.operand_array()
+    (ring, unit), (x, of_events), (data, of_data) = split(ring), split(x), split(data)
+    if of_events is not None or of_data is not None:
+        data = joined(as_array(caller, "data", data), of_data, of_events)
+    data = in_unit(caller, "data * events", data, unit)
     ring = as_array(caller, "ring", ring)
     delays = check_delays(caller, delays, ring)
     arrays = ring, x, data, indices, indptr, delays, t
-    delivered: jax.Array = _compiled(caller, operand, *arrays, shape=shape, backend=backend)
+    delivered: jax.Array = joined(_compiled(caller, operand, *arrays, shape=shape, backend=backend), unit)
     return delivered
 
 

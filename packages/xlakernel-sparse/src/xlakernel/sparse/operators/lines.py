@@ -16,6 +16,7 @@ from .arguments import as_array, check_compressed
 from .backends import register
 from .dtypes import accumulator, as_weights
 from .places import coordinates_of_rows
+from .units import joined, split
 
 _Struct = jax.ShapeDtypeStruct
 
@@ -60,6 +61,7 @@ def csr_slice_rows(
       [[2. 3. 0.]]
     """
     caller = "csr_slice_rows"
+    data, unit = split(data)
     data, indices, indptr, shape = check_compressed(caller, data, indices, indptr, shape)
     rows = as_array(caller, "rows", rows)
     if rows.ndim != 1:
@@ -79,7 +81,8 @@ def csr_slice_rows(
         shape=shape,
         homogeneous=data.shape == (1,),
     )
-    return dense.astype(data.dtype)
+    rows_of: jax.Array = joined(dense.astype(data.dtype), unit)
+    return rows_of
 
 
 def diagonal_of(

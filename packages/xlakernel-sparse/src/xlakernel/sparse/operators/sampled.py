@@ -13,6 +13,7 @@ from xlakernel.core.errors import ShapeError
 from .arguments import as_array, check_shape, check_structure
 from .backends import register
 from .dtypes import accumulator, check_dtype
+from .units import joined, split
 
 #: Inputs ``indices, indptr, u, v``; ``out[k] = sum_c u[row of k, c] v[indices[k], c]``. Static keywords: ``shape``, and
 #: ``events``: "u" or "v" if zeros of this input are inactive events and add nothing, else "".
@@ -53,6 +54,7 @@ def csr_sddmm(indices: Any, indptr: Any, u: Any, v: Any, *, shape: Any, backend:
     caller = "csr_sddmm"
     shape = check_shape(caller, shape)
     indices, indptr = check_structure(caller, indices, indptr, shape)
+    (u, of_u), (v, of_v) = split(u), split(v)
     u, v = as_array(caller, "u", u), as_array(caller, "v", v)
     inner = u.shape[1:]
     if u.shape != (shape[0], *inner) or v.shape != (*inner, shape[1]) or len(inner) > 1:
@@ -68,4 +70,5 @@ def csr_sddmm(indices: Any, indptr: Any, u: Any, v: Any, *, shape: Any, backend:
     (entries,) = sampled_product(
         indices, indptr, u.astype(dtype), v.T.astype(dtype), outs=[out], backend=backend, shape=shape, events=""
     )
-    return entries.astype(result)
+    entries = joined(entries.astype(result), of_u, of_v)
+    return entries

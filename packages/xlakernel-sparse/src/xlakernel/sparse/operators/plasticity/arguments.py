@@ -12,6 +12,10 @@ from xlakernel.core.errors import DtypeError, ShapeError
 
 from ..arguments import as_array, strong
 from ..dtypes import check_convertible, check_dtype
+from ..units import in_unit, split
+
+#: The names of the events and of the trace in messages, for events of rows and of columns.
+NAMES = ("pre_spike", "post_trace"), ("post_spike", "pre_trace")
 
 
 def check_weights(caller: str, weight: Any, shape: tuple[int, ...]) -> jax.Array:
@@ -29,6 +33,21 @@ def check_weights(caller: str, weight: Any, shape: tuple[int, ...]) -> jax.Array
             f"{single * (array.size == 1)}"
         )
     return strong(caller, "weight", array)
+
+
+def in_one_unit(caller: str, axis: int, weight: Any, trace: Any, w_min: Any, w_max: Any) -> tuple[tuple[Any, ...], Any]:
+    """Return the weights, the trace and the limits in the unit of the weights, without it; and the unit or None.
+
+    Raises:
+      DtypeError: if some have a unit and others have not, or if units are not compatible.
+    """
+    weight, unit = split(weight)
+    trace = in_unit(caller, NAMES[axis][1], trace, unit)
+    limits = (
+        None if limit is None else in_unit(caller, what, limit, unit)
+        for what, limit in (("w_min", w_min), ("w_max", w_max))
+    )
+    return (weight, trace, *limits), unit
 
 
 def check_vector(caller: str, what: str, value: Any, length: int, shape: tuple[int, ...]) -> jax.Array:

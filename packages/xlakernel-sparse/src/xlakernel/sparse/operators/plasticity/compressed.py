@@ -13,7 +13,8 @@ from ..arguments import check_shape, check_structure, index_array
 from ..conversion import csr_transpose
 from ..dtypes import accumulator
 from ..entries import rows_of_entries
-from .arguments import check_events, check_limits, check_trace, check_vector, check_weights
+from ..units import joined
+from .arguments import NAMES, check_events, check_limits, check_trace, check_vector, check_weights, in_one_unit
 from .limits import within
 from .update import add_trace
 
@@ -300,7 +301,7 @@ def _update(
     if permutation is not None:
         permutation = index_array(caller, "weight_indices", permutation)
         structure.append(check_vector(caller, "weight_indices", permutation, indices.shape[0], shape))
-    spike, trace_name = ("pre_spike", "post_trace") if axis == 0 else ("post_spike", "pre_trace")
+    spike, trace_name = NAMES[axis]
     active = check_events(caller, spike, spikes, events, shape)
     trace = check_trace(caller, trace_name, trace, places, shape, weight.dtype)
     limits = check_limits(caller, w_min, w_max, weight)
@@ -326,7 +327,21 @@ def _across(
 _compiled = jit_when_eager(_update, static_argnums=0, static_argnames=("shape", "axis", "across", "backend"))
 
 
-def update_entries(caller: str, weight: Any, indices: Any, indptr: Any, *others: Any, **keywords: Any) -> jax.Array:
+def update_entries(
+    caller: str,
+    weight: Any,
+    indices: Any,
+    indptr: Any,
+    trace: Any,
+    spikes: Any,
+    w_min: Any,
+    w_max: Any,
+    *permutation: Any,
+    axis: int,
+    **keywords: Any,
+) -> jax.Array:
     """Check the arguments of the function *caller*, and update weights; `_update` lists the arguments."""
-    updated: jax.Array = _compiled(caller, weight, indices, indptr, *others, **keywords)
+    (weight, trace, w_min, w_max), unit = in_one_unit(caller, axis, weight, trace, w_min, w_max)
+    arrays = weight, indices, indptr, trace, spikes, w_min, w_max, *permutation
+    updated: jax.Array = joined(_compiled(caller, *arrays, axis=axis, **keywords), unit)
     return updated

@@ -10,7 +10,8 @@ from xlakernel.core.backend import jit_when_eager
 from xlakernel.core.errors import ShapeError
 
 from ..arguments import as_array
-from .arguments import check_events, check_limits, check_trace, check_weights
+from ..units import joined
+from .arguments import NAMES, check_events, check_limits, check_trace, check_weights, in_one_unit
 from .update import add_trace
 
 
@@ -97,9 +98,14 @@ def update_dense_on_binary_post(
     return _run(caller, weight, pre_trace, post_spike, w_min, w_max, axis=1, backend=backend)
 
 
-def _run(caller: str, *arrays: Any, **keywords: Any) -> jax.Array:
-    """Check the arguments, and update."""
-    updated: jax.Array = _compiled(caller, *arrays, **keywords)
+def _run(
+    caller: str, weight: Any, trace: Any, spikes: Any, w_min: Any, w_max: Any, *, axis: int, backend: str | None
+) -> jax.Array:
+    """Check the arguments, and update; `_update` lists the arguments."""
+    (weight, trace, w_min, w_max), unit = in_one_unit(caller, axis, weight, trace, w_min, w_max)
+    updated: jax.Array = joined(
+        _compiled(caller, weight, trace, spikes, w_min, w_max, axis=axis, backend=backend), unit
+    )
     return updated
 
 
@@ -111,7 +117,7 @@ def _update(
     if weight.ndim != 2:
         raise ShapeError(f"{caller}: weight has the shape {weight.shape}; expected two dimensions, (rows, columns).")
     weight = check_weights(caller, weight, weight.shape)
-    spike, trace_name = ("pre_spike", "post_trace") if axis == 0 else ("post_spike", "pre_trace")
+    spike, trace_name = NAMES[axis]
     active = check_events(caller, spike, spikes, weight.shape[axis], weight.shape)
     trace = check_trace(caller, trace_name, trace, weight.shape[1 - axis], weight.shape, weight.dtype)
     limits = check_limits(caller, w_min, w_max, weight)

@@ -18,6 +18,7 @@ from ..backends import register
 from ..cases import COLUMNS, product_cases
 from ..dtypes import accumulator, as_weights
 from ..operand import BINARY, DENSE, WEIGHTED, Operand
+from ..units import joined, split
 
 
 class ProductPair:
@@ -43,7 +44,9 @@ class ProductPair:
 
     def __call__(self, caller: str, *arrays: Any, **keywords: Any) -> jax.Array:
         """Check the arguments of the function *caller*, and multiply; `_product` lists the arguments."""
-        product: jax.Array = self._compiled(caller, *arrays, **keywords)
+        data, *structure, x = arrays
+        (data, of_data), (x, of_x) = split(data), split(x)
+        product: jax.Array = joined(self._compiled(caller, data, *structure, x, **keywords), of_data, of_x)
         return product
 
     def of_rank(self, rank: int) -> XLACustomKernel:

@@ -17,6 +17,7 @@ from ..arguments import as_array
 from ..backends import register
 from ..dtypes import accumulator, as_weights, check_dtype
 from ..operand import BINARY, WEIGHTED, Operand
+from ..units import joined, split
 
 _Struct = jax.ShapeDtypeStruct
 
@@ -62,8 +63,7 @@ def binary_densemv(weights: Any, spikes: Any, *, transpose: bool = False, backen
       >>> print(binary_densemv(jnp.array([[1.0, 2.0], [3.0, 4.0]]), jnp.array([False, True])))
       [2. 4.]
     """
-    product: jax.Array = _checked("binary_densemv", 1, weights, spikes, transpose=bool(transpose), backend=backend)
-    return product
+    return _multiply("binary_densemv", 1, weights, spikes, transpose=bool(transpose), backend=backend)
 
 
 def binary_densemm(weights: Any, spikes: Any, *, transpose: bool = False, backend: str | None = None) -> jax.Array:
@@ -93,7 +93,13 @@ def binary_densemm(weights: Any, spikes: Any, *, transpose: bool = False, backen
       [[2. 3.]
        [4. 7.]]
     """
-    product: jax.Array = _checked("binary_densemm", 2, weights, spikes, transpose=bool(transpose), backend=backend)
+    return _multiply("binary_densemm", 2, weights, spikes, transpose=bool(transpose), backend=backend)
+
+
+def _multiply(caller: str, rank: int, weights: Any, spikes: Any, **keywords: Any) -> jax.Array:
+    """Check the arguments of the function *caller*, and multiply."""
+    (weights, of_weights), (spikes, of_spikes) = split(weights), split(spikes)
+    product: jax.Array = joined(_checked(caller, rank, weights, spikes, **keywords), of_weights, of_spikes)
     return product
 
 
