@@ -15,6 +15,7 @@ from xlakernel.core.errors import InputError, ShapeError
 from ..events.arrays import EventArray
 from ..operators.arguments import as_array
 from ..operators.dtypes import SUPPORTED
+from ..operators.units import bilinear, in_unit, joined, linear, split
 from .base import Format
 from .duplicates import known_of
 from .symbolic import combine
@@ -54,12 +55,14 @@ class Arithmetic(Format, abc.ABC):
         _refuse_comparison(self, ">=", other)
         return NotImplemented
 
+    @linear
     def __neg__(self) -> Self:
         return self.with_data(-self.data)
 
     def __pos__(self) -> Self:
         return self
 
+    @bilinear
     def __mul__(self, other: Any) -> Self:
         if isinstance(other, Format):
             product: Self = _combined(self, "*", other, jnp.multiply, common=True)
@@ -68,24 +71,17 @@ class Arithmetic(Format, abc.ABC):
 
     __rmul__ = __mul__
 
+    @linear
     def __truediv__(self, other: Any) -> Self:
         return self.with_data(entry_weights(self) / _factor_of(self, "/", other))
 
     def __add__(self, other: Any) -> Any:
-        if _is_zero(other):
-            return self
-        if _is_dense(self, other):
-            return self.todense() + as_array(f"{type(self).__name__} + x", "x", other)
-        return _combined(self, "+", other, jnp.add, common=False)
+        return self if _is_zero(other) else _added(self, "+", other, jnp.add)
 
     __radd__ = __add__  # `sum` begins with 0
 
     def __sub__(self, other: Any) -> Any:
-        if _is_zero(other):
-            return self
-        if _is_dense(self, other):
-            return self.todense() - as_array(f"{type(self).__name__} - x", "x", other)
-        return _combined(self, "-", other, jnp.subtract, common=False)
+        return self if _is_zero(other) else _added(self, "-", other, jnp.subtract)
 
     def __rsub__(self, other: Any) -> Any:
         if _is_zero(other):
@@ -190,6 +186,16 @@ def _elements_at(dense: jax.Array, row: jax.Array, column: jax.Array) -> jax.Arr
     row = row if dense.shape[0] > 1 else jnp.zeros_like(row)
     column = column if dense.shape[1] > 1 else jnp.zeros_like(column)
     return dense.at[row, column].get(mode="fill", fill_value=1)
+
+
+def _added(matrix: Any, sign: str, other: Any, function: Callable[[Any, Any], Any]) -> Any:
+    """Return the sum or the difference of a matrix and a matrix or a dense array, in the unit of the first."""
+    caller = f"{type(matrix).__name__} {sign} x"
+    matrix, unit = split(matrix)
+    other = in_unit(caller, "x", other, unit)
+    if _is_dense(matrix, other):
+        return joined(function(matrix.todense(), as_array(caller, "x", other)), unit)
+    return joined(_combined(matrix, sign, other, function, common=False), unit)
 
 
 def _is_dense(matrix: Format, other: Any) -> bool:

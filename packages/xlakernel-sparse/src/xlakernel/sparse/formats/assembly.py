@@ -16,6 +16,7 @@ from xlakernel.core.errors import ArgumentError, InputError, ShapeError
 
 from ..operators.arguments import as_array, as_integer, check_room
 from ..operators.dtypes import accumulator, check_dtype
+from ..operators.units import check_plain, joined, split
 from .matrices import COO, CSC, CSR, SparseMatrix
 from .rearranged import FORMATS, rearranged
 from .symbolic import axis_of, matrix_like, places_of
@@ -161,11 +162,12 @@ def kron(A: SparseMatrix, B: SparseMatrix, format: str | None = None) -> Any:
     first, second = (product.tocsr() if axis == 0 else product.tocsc() for product in products)
     for product in (first, second):
         product.sort_indices()
+    (A, unit_of_a), (B, unit_of_b) = split(A), split(B)
     dtype = jnp.result_type(A.dtype, B.dtype)
     wide = accumulator(dtype)
     data = of_a.weights(A).astype(wide)[_entries(first)] * of_b.weights(B).astype(wide)[_entries(second)]
     product = matrix_like(A, axis, data.astype(dtype), first.indices, first.indptr, first.shape)
-    return _finished("kron", product, format)
+    return _finished("kron", joined(product, unit_of_a, unit_of_b), format)
 
 
 def eye_array(m: int, n: int | None = None, *, k: int = 0, dtype: Any = float, format: str | None = None) -> Any:
@@ -223,6 +225,7 @@ def diags_array(
     """
     import scipy.sparse
 
+    check_plain("diags_array", "diagonals", diagonals)
     if not len(diagonals):
         raise ShapeError("diags_array: there are no diagonals; expected at least one.")
     chosen = [offsets] if np.ndim(offsets) == 0 else list(offsets)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import copy
 import functools
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, ClassVar, Self
@@ -17,6 +18,7 @@ from ..events.arrays import BinaryArray
 from ..operators.arguments import as_integer, check_data
 from ..operators.dtypes import accumulator
 from ..operators.reductions import reduce_rows
+from ..operators.units import check_plain, joined, linear, split
 from .products import Multiplied
 
 #: The weights and the index arrays of a matrix.
@@ -95,8 +97,25 @@ class Format(Multiplied, abc.ABC):
 
     @property
     def _weights(self) -> jax.Array:
-        """The weights as a vector, ``(nnz,)`` or ``(1,)``; *data* itself, unless its shape is another one."""
+        """The weights as a vector, ``(nnz,)`` or ``(1,)``; *data* itself, unless its shape is another one.
+
+        Raises:
+          InputError: if the weights have a unit. Methods that support units remove it first, see `operators.units`.
+        """
+        check_plain(type(self).__name__, "A.data", self.data)
         return self.data
+
+    @property
+    def _mantissa(self) -> Any:
+        """The weights without their unit, in the shape of *data*."""
+        return split(self.data)[0]
+
+    def _without_unit(self) -> tuple[Self, Any]:
+        data, unit = split(self.data)
+        return (self, None) if unit is None else (copy.copy(self)._set(data=data), unit)
+
+    def _with_unit(self, unit: Any) -> Self:
+        return copy.copy(self)._set(data=self.data * unit)  # the copies of a prepared matrix have no unit
 
     @classmethod
     def _general(cls) -> type[Format]:
@@ -112,14 +131,17 @@ class Format(Multiplied, abc.ABC):
         """Return the matrix with other weights and the same structure; a prepared matrix stays prepared.
 
         Args:
-          data: the weights, ``(nnz,)``, or ``(1,)`` where all are to be equal, of any dtype that a matrix may have.
+          data: the weights, ``(nnz,)``, or ``(1,)`` where all are to be equal, of any dtype that a matrix may have, or
+            a quantity of such weights.
 
         Raises:
           ShapeError: if *data* has another length.
           DtypeError: if its dtype is not supported.
         """
         self._check_single()
-        return self._with_data(check_data(f"{type(self).__name__}.with_data", data, self.nnz))
+        data, unit = split(data)
+        matrix: Self = joined(self._with_data(check_data(f"{type(self).__name__}.with_data", data, self.nnz)), unit)
+        return matrix
 
     def _with_data(self, data: jax.Array) -> Self:
         return self._like(data=data)
@@ -184,7 +206,7 @@ class Format(Multiplied, abc.ABC):
     @property
     def dtype(self) -> Any:
         """The dtype of the weights."""
-        return self.data.dtype
+        return self._mantissa.dtype
 
     @property
     def nnz(self) -> int:
@@ -194,19 +216,22 @@ class Format(Multiplied, abc.ABC):
     @property
     def homogeneous(self) -> bool:
         """True if all entries have one weight, the only element of `data`."""
-        return self.data.shape == (1,)
+        return self._mantissa.shape == (1,)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        leaves = (self.data, *self._index_arrays)
+        data, unit = split(self.data)
+        leaves = (data, *self._index_arrays)
         if not all(hasattr(leaf, "dtype") for leaf in leaves):  # JAX puts other objects into pytrees
             return f"{type(self).__name__}({leaves}, shape={self.shape})"
         weights = ", equal weights" if self.homogeneous and self.nnz != 1 else ""
+        weights += "" if unit is None else f", unit {unit}"
         rows, columns = self.shape
         # The batch dimensions of matrices that `jax.vmap` returned.
-        several = self._index_arrays[0].shape[: -self._rank] or self.data.shape[: -self._rank]
+        several = self._index_arrays[0].shape[: -self._rank] or data.shape[: -self._rank]
         batch = f", batch={several}" if several else ""
         return f"{type(self).__name__}({self.dtype.name}[{rows},{columns}], nnz={self.nnz}{weights}{batch})"
 
+    @linear
     def astype(self, dtype: Any) -> Self:
         """Return the matrix with weights of another dtype.
 
@@ -215,6 +240,7 @@ class Format(Multiplied, abc.ABC):
         """
         return self.with_data(self.data.astype(dtype))
 
+    @linear
     def conj(self) -> Self:
         """Return the matrix with conjugated weights."""
         return self.with_data(jnp.conj(self.data))
@@ -243,10 +269,12 @@ class Format(Multiplied, abc.ABC):
         line: jax.Array = event @ self if axis == 0 else self @ event
         return line
 
+    @linear
     def todense(self) -> jax.Array:
         """Return the matrix as a dense array, ``(rows, columns)``."""
         return self._dense()
 
+    @linear
     def diagonal(self, offset: int = 0) -> jax.Array:
         """Return a diagonal, the elements with ``column - row == offset``, like ``jax.numpy.diagonal``.
 
@@ -265,7 +293,7 @@ class Format(Multiplied, abc.ABC):
     def _check_single(self) -> None:
         """Raise `ShapeError` for a batch of matrices, as `jax.vmap` returns it."""
         indices = self._index_arrays[0].shape
-        weights = getattr(self.data, "shape", indices)  # JAX puts other objects into pytrees
+        weights = getattr(self._mantissa, "shape", indices)  # JAX puts other objects into pytrees
         if len(indices) != self._rank or (len(weights) != 1 and weights != indices):
             raise ShapeError(
                 f"{type(self).__name__}: this is a batch of matrices, with data of shape {weights} and index "

@@ -22,6 +22,7 @@ from ..operators.operand import BINARY, DENSE, Operand
 from ..operators.places import ascends, coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
 from ..operators.sampled import csr_sddmm
+from ..operators.units import joined, linear, split
 from .base import Arrays, Format, Numbers, Values, picked, values_of
 from .interchange import check_on_host, host_data
 from .prepared import Prepared, prepare
@@ -51,7 +52,8 @@ class Compressed(Format):
         shape = check_shape(caller, shape)
         lines = _line_shape(self._axis, shape)
         indices, indptr = check_structure(caller, indices, indptr, lines, lines=f"{self._names[0]}s")
-        data = check_data(caller, data, indices.shape[0])
+        data, unit = split(data)
+        data = joined(check_data(caller, data, indices.shape[0]), unit)
         if should_check(caller, check, indices, indptr):
             check_compressed_values(caller, indices, indptr, lines[1], self._names)
         self._set(data=data, indices=indices, indptr=indptr, shape=shape, prepared=None)
@@ -88,6 +90,7 @@ class Compressed(Format):
         is_new = isinstance(data, jax.core.Tracer)
         return self._like(data=data, prepared=self.prepared.with_data(data))._set(has_new_weights=is_new)
 
+    @linear
     def prepare(self, *, blocks: bool | None = None) -> Self:
         """Return the matrix prepared for fast products on both sides.
 

@@ -20,6 +20,7 @@ from ..operators.dtypes import accumulator
 from ..operators.operand import BINARY, Operand
 from ..operators.places import coordinates_of_rows, firsts
 from ..operators.products.compressed import PRODUCTS
+from ..operators.units import joined, split
 from .base import Arrays, Format, Numbers, Values, picked, values_of
 from .interchange import check_on_host, host_data
 from .validation import check_coordinate_values, should_check, three_arrays
@@ -51,7 +52,8 @@ class Coordinates(Format):
             )
         for array in (row, col):  # padding has the numbers of *shape*, which transposition swaps
             check_room(caller, "rows and columns", array.dtype, max(shape))
-        data = check_data(caller, data, row.shape[0])
+        data, unit = split(data)
+        data = joined(check_data(caller, data, row.shape[0]), unit)
         if should_check(caller, check, row, col):
             check_coordinate_values(caller, row, col, shape)
         self._set(data=data, row=row, col=col, shape=shape)
@@ -83,12 +85,12 @@ class Coordinates(Format):
 
     def _dense(self) -> jax.Array:
         self._check_single()
-        dense: jax.Array = _sums_at(self.data, self.structure, self.shape)
+        dense: jax.Array = _sums_at(self._weights, self.structure, self.shape)
         return dense
 
     def _diagonal(self, offset: int) -> jax.Array:
         self._check_single()
-        elements: jax.Array = _diagonal(self.data, *self.structure, offset, self.shape)
+        elements: jax.Array = _diagonal(self._weights, *self.structure, offset, self.shape)
         return elements
 
     def _part(self, numbers: Mapping[int, Numbers], values: Values) -> tuple[Sequence[Any], Sequence[Any]]:
@@ -145,7 +147,7 @@ class Coordinates(Format):
 
     def _lines(self, axis: int) -> Arrays:
         line, place = self.coordinates() if axis == 0 else self.coordinates()[::-1]
-        return compress(self.data, line, place, self.shape if axis == 0 else self.shape[::-1])
+        return compress(self._weights, line, place, self.shape if axis == 0 else self.shape[::-1])
 
     def to_scipy(self) -> Any:
         """Return a SciPy sparse array of the same format, on the host and without padding.
@@ -160,7 +162,7 @@ class Coordinates(Format):
         check_on_host(self)
         row, col = (np.asarray(array) for array in self.coordinates())
         is_entry = row < self.shape[0]
-        data = host_data(self.data, self.nnz)[is_entry]
+        data = host_data(self._weights, self.nnz)[is_entry]
         return scipy.sparse.coo_array((data, (row[is_entry], col[is_entry])), shape=self.shape)
 
 

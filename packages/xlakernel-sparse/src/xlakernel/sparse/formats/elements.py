@@ -14,6 +14,7 @@ import numpy as np
 from xlakernel.core.errors import ArgumentError
 
 from ..operators.arguments import is_known
+from ..operators.units import in_unit, joined, linear, split
 from .arithmetic import Arithmetic
 from .duplicates import Known, known_of, sums_at_places
 from .reductions import Reductions
@@ -33,6 +34,7 @@ class Elements(Arithmetic, Reductions, abc.ABC):
 
     __slots__ = ()
 
+    @linear
     def __abs__(self) -> Self:
         if self.homogeneous:  # equal weights cannot cancel each other
             return self.with_data(jnp.abs(self.data))
@@ -98,11 +100,13 @@ class Elements(Arithmetic, Reductions, abc.ABC):
         return self._map_real("minimum", jnp.minimum, _in_range(number, self.dtype))
 
     @property
+    @linear
     def real(self) -> Self:
         """The real parts of the elements."""
         return self.with_data(jnp.real(self.data))
 
     @property
+    @linear
     def imag(self) -> Self:
         """The imaginary parts of the elements."""
         return self.with_data(jnp.imag(self.data))
@@ -190,7 +194,10 @@ class Elements(Arithmetic, Reductions, abc.ABC):
     def _with_other(self, method: str, other: Elements, function: Callable[..., Any]) -> Self:
         for matrix in (self, other):
             matrix._check_real(method)
-        found: Self = combine(f"{type(self).__name__}.{method}", self, other, function, common=False)
+        caller = f"{type(self).__name__}.{method}"
+        matrix, unit = split(self)
+        other = in_unit(caller, "other", other, unit)
+        found: Self = joined(combine(caller, matrix, other, function, common=False), unit)
         return found
 
     def _refusal(self, method: str, other: Any, allowed: str) -> ArgumentError:

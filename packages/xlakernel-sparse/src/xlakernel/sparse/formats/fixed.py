@@ -15,6 +15,7 @@ from jax import export
 from xlakernel.core.errors import InputError, ShapeError, StructureError
 
 from ..operators.arguments import as_array, check_room, check_shape, index_array, is_known, strong
+from ..operators.units import joined, split
 from .base import Arrays, Values
 from .duplicates import evaluated
 from .matrices import CSC, CSR, CompressedMatrix
@@ -47,7 +48,9 @@ class FixedNumConn(CompressedMatrix):
         if should_check(caller, check, indices):
             check_places(caller, "indices", to_inspect(indices), places, self._names[1])
         starts = _starts(caller, indices)
-        self._set(data=_checked(caller, data, indices), indices=indices, indptr=starts, shape=shape, prepared=None)
+        data, unit = split(data)
+        data = joined(_checked(caller, data, indices), unit)
+        self._set(data=data, indices=indices, indptr=starts, shape=shape, prepared=None)
 
     @property
     @abc.abstractmethod
@@ -79,14 +82,16 @@ class FixedNumConn(CompressedMatrix):
 
         Args:
           data: the weights, ``(lines, num_conn)``, or ``(nnz,)`` in the same order; one number, ``()`` or ``(1,)``,
-            where all are to be equal. They may have any dtype that a matrix may have.
+            where all are to be equal. They may have any dtype that a matrix may have, and a unit.
 
         Raises:
           ShapeError: if *data* has another shape.
           DtypeError: if its dtype is not supported.
         """
         self._check_single()
-        return self._with_data(_checked(f"{type(self).__name__}.with_data", data, self.indices))
+        data, unit = split(data)
+        matrix: Self = joined(self._with_data(_checked(f"{type(self).__name__}.with_data", data, self.indices)), unit)
+        return matrix
 
     def _with_data(self, data: jax.Array) -> Self:
         weights = _split(data, self.indices)
@@ -105,7 +110,7 @@ class FixedNumConn(CompressedMatrix):
 
     @property
     def _weights(self) -> jax.Array:
-        return _joined(self.data)
+        return _joined(super()._weights)
 
     @classmethod
     def _general(cls) -> type[CSR | CSC]:

@@ -124,6 +124,22 @@ def _without_padding(indices: jax.Array, indptr: jax.Array) -> jax.Array:
     return jnp.where(jnp.arange(indices.shape[0]) < indptr[-1], indices, 0)
 
 
+def bcoo_of(matrix: Any) -> Any:
+    """Return a matrix as a `jax.experimental.sparse.BCOO`."""
+    from jax.experimental.sparse import BCOO
+
+    indices = jnp.stack(matrix.coordinates(), axis=1)
+    return BCOO((jnp.broadcast_to(matrix._weights, matrix.nnz), indices), shape=matrix.shape)
+
+
+def bcsr_of(matrix: Any) -> Any:
+    """Return a `CSR` as a `jax.experimental.sparse.BCSR`."""
+    from jax.experimental.sparse import BCSR
+
+    columns = matrix.coordinates()[1].astype(matrix.indices.dtype)  # out of range for padding
+    return BCSR((jnp.broadcast_to(matrix._weights, matrix.nnz), columns, matrix.indptr), shape=matrix.shape)
+
+
 def _check_type(caller: str, matrix: Any, expected: Any) -> None:
     name = expected.__name__
     if not isinstance(matrix, expected):

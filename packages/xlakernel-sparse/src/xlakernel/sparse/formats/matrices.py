@@ -6,15 +6,15 @@ import abc
 from typing import Any, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from xlakernel.core.errors import ArgumentError
 
 from ..operators.arguments import as_integer, check_shape
 from ..operators.delays import deliver
+from ..operators.units import joined, linear, split
 from .coordinates import Coordinates
-from .interchange import coordinates_of_bcoo, coordinates_of_dense, rows_of_bcsr, scipy_matrix
+from .interchange import bcoo_of, bcsr_of, coordinates_of_bcoo, coordinates_of_dense, rows_of_bcsr, scipy_matrix
 from .plastic import Plastic
 from .random import draw_data, draw_structure, two_keys
 from .rearranged import Rearranged
@@ -48,7 +48,7 @@ class SparseMatrix(Rearranged):
         Args:
           other: a vector, ``(columns,)``, a matrix, ``(columns, k)``, an event array, or a number.
         """
-        return self * other if np.ndim(other) == 0 else self @ other
+        return self * other if np.ndim(split(other)[0]) == 0 else self @ other
 
     @property
     @abc.abstractmethod
@@ -114,9 +114,10 @@ class SparseMatrix(Rearranged):
             the elements are neither real nor complex.
           DtypeError: if the dtype of *dense* is not supported.
         """
-        data, row, col = coordinates_of_dense(f"{cls.__name__}.from_dense", dense, nnz)
-        rows, columns = np.shape(dense)
-        return cls._of_coordinates((data, row, col), (rows, columns), in_range=True)
+        dense, unit = split(dense)
+        entries = coordinates_of_dense(f"{cls.__name__}.from_dense", dense, nnz)
+        matrix: Self = joined(cls._of_coordinates(entries, np.shape(dense), in_range=True), unit)
+        return matrix
 
     @classmethod
     def from_scipy(cls, matrix: Any) -> Self:
@@ -206,14 +207,17 @@ class SparseMatrix(Rearranged):
         data = draw_data(caller, of_weights, weights, row.shape[0], dtype)
         return cls._of_coordinates((data, row, col), shape, in_range=True)
 
+    @linear
     def tocsr(self) -> CSR:
         """Return the matrix in compressed rows; entries of a `COO` keep their order in each, a `CSC` is sorted."""
         return self if isinstance(self, CSR) else CSR(self._lines(0), shape=self.shape, check=False)
 
+    @linear
     def tocsc(self) -> CSC:
         """Return the matrix in compressed columns; entries of a `COO` keep their order in each, a `CSR` is sorted."""
         return self if isinstance(self, CSC) else CSC(self._lines(1), shape=self.shape, check=False)
 
+    @linear
     def tocoo(self) -> COO:
         """Return the matrix in coordinates."""
         if isinstance(self, COO):
@@ -222,18 +226,11 @@ class SparseMatrix(Rearranged):
 
     def to_bcoo(self) -> Any:
         """Return a `jax.experimental.sparse.BCOO`."""
-        from jax.experimental.sparse import BCOO
-
-        indices = jnp.stack(self.coordinates(), axis=1)
-        return BCOO((jnp.broadcast_to(self._weights, self.nnz), indices), shape=self.shape)
+        return bcoo_of(self)
 
     def to_bcsr(self) -> Any:
         """Return a `jax.experimental.sparse.BCSR`."""
-        from jax.experimental.sparse import BCSR
-
-        rows = self.tocsr()
-        columns = rows.coordinates()[1].astype(rows.indices.dtype)  # out of range for padding
-        return BCSR((jnp.broadcast_to(rows.data, rows.nnz), columns, rows.indptr), shape=self.shape)
+        return bcsr_of(self.tocsr())
 
 
 class CompressedMatrix(Plastic, SparseMatrix):

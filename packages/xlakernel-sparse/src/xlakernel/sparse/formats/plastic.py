@@ -9,6 +9,7 @@ import jax
 
 from ..operators.plasticity.compressed import update_entries
 from ..operators.plasticity.rules import apply_rule
+from ..operators.units import joined, split
 from .compressed import Compressed
 
 
@@ -131,10 +132,11 @@ class Plastic(Compressed):
 
     def _updated(self, method: str, axis: int, spikes: Any, trace: Any, w_min: Any, w_max: Any) -> Self:
         self._check_single()
+        matrix, unit = split(self)
         (indices, indptr, *permutation), across = self._structure_for(axis)
         updated = update_entries(
             f"{type(self).__name__}.{method}",
-            self._weights,
+            joined(matrix._weights, unit),
             indices,
             indptr,
             trace,
@@ -147,15 +149,17 @@ class Plastic(Compressed):
             across=across,
             backend=None,
         )
-        return self._with_data(updated)
+        plastic: Self = joined(matrix._with_data(split(updated)[0]), unit)
+        return plastic
 
     def _applied(self, method: str, axis: int, rule: Any, spikes: Any, state: Any, *values: Any) -> Any:
         self._check_single()
         structure, across = self._structure_for(axis)
+        matrix, unit = split(self)
         return apply_rule(
             f"{type(self).__name__}.{method}",
             rule,
-            self._weights if state is None else state,
+            joined(matrix._weights, unit) if state is None else state,
             structure,
             spikes,
             *values,

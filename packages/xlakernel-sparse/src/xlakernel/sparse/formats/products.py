@@ -19,6 +19,7 @@ from ..events.compact import CompactArray
 from ..operators.arguments import as_array, as_integer
 from ..operators.dtypes import accumulator
 from ..operators.operand import DENSE, Operand
+from ..operators.units import bilinear, linear
 from .interchange import is_scipy_sparse
 
 
@@ -57,10 +58,12 @@ class Multiplied(ImmutablePytree, abc.ABC):
 
     # Products.
 
+    @bilinear
     def __matmul__(self, other: Any) -> jax.Array:
         product: jax.Array = _compiled_product(self, other, transpose=False)
         return product
 
+    @bilinear
     def __rmatmul__(self, other: Any) -> jax.Array:
         product: jax.Array = _compiled_product(self, other, transpose=True)
         return product
@@ -105,6 +108,7 @@ class Multiplied(ImmutablePytree, abc.ABC):
         """Return the matrix as a dense array, ``(rows, columns)``, like `todense`."""
         return self.todense()
 
+    @linear
     def sum(self, axis: int | None = None, dtype: Any = None) -> jax.Array:
         """Add up the entries.
 
@@ -128,6 +132,7 @@ class Multiplied(ImmutablePytree, abc.ABC):
         matrix, ones = self.astype(dtype), jnp.ones(self.shape[axis], dtype)
         return ones @ matrix if axis == 0 else matrix @ ones
 
+    @linear
     def mean(self, axis: int | None = None, dtype: Any = None) -> jax.Array:
         """Return the mean of the elements, including zeros that are not stored.
 

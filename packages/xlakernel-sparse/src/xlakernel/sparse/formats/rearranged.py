@@ -18,6 +18,7 @@ from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError, Structu
 
 from ..operators.arguments import as_array, as_integer
 from ..operators.dtypes import accumulator, check_convertible
+from ..operators.units import check_plain, in_unit, is_quantity, joined, linear, split
 from .duplicates import evaluated
 from .elements import Elements
 from .symbolic import Places, axis_of, matrix_like, places_of
@@ -43,6 +44,7 @@ class Rearranged(Elements, abc.ABC):
         """
         return self._rearranged("sum_duplicates", lambda numbers: numbers)
 
+    @linear
     def eliminate_zeros(self) -> Self:
         """Return the matrix without entries that are zero.
 
@@ -120,6 +122,10 @@ class Rearranged(Elements, abc.ABC):
             raise ArgumentError(
                 f"{caller}: k is {k!r}; expected the number of a diagonal, from {1 - rows} to {columns - 1}."
             )
+        matrix, unit = split(self)
+        if unit is not None or is_quantity(values):
+            found: Self = joined(matrix.setdiag(in_unit(caller, "values", values, unit), k), unit)
+            return found
         weights = as_array(caller, "values", values)
         check_convertible(caller, "values", weights.dtype, self.dtype, "the matrix")
         if weights.ndim > 1:
@@ -161,6 +167,7 @@ class Rearranged(Elements, abc.ABC):
         from jax.experimental.sparse.linalg import spsolve
 
         caller = f"{type(self).__name__}.solve"
+        check_plain(caller, "A.data", self.data)
         right = as_array(caller, "b", b)
         rows, columns = self.shape
         if rows != columns or right.ndim not in (1, 2) or right.shape[0] != rows:
@@ -199,7 +206,10 @@ def rearranged(caller: str, rearrange: Callable[..., Any], matrices: Sequence[An
 
     Raises:
       StructureError: if a structure is traced.
+      DtypeError: if the units of the weights are not compatible.
     """
+    _, unit = split(matrices[0])
+    matrices = [in_unit(caller, "a matrix", matrix, unit) for matrix in matrices]
     of = [places_of(caller, matrix, 0) for matrix in matrices]
     axis = axis_of(matrices[0])
     result = rearrange(*_numbered(of, matrices))
@@ -208,7 +218,7 @@ def rearranged(caller: str, rearrange: Callable[..., Any], matrices: Sequence[An
     known = [each.weights(matrix) for each, matrix in zip(of, matrices, strict=True)]
     dtype = jnp.result_type(*(matrix.dtype for matrix in matrices))
     data = jnp.concatenate([*known, *weights])[result.data.astype(np.int64) - 1].astype(dtype)  # floats if empty
-    return matrix_like(matrices[0], axis, data, result.indices, result.indptr, result.shape)
+    return joined(matrix_like(matrices[0], axis, data, result.indices, result.indptr, result.shape), unit)
 
 
 def _numbered(of: Sequence[Places], matrices: Sequence[Any]) -> list[Any]:

@@ -18,6 +18,7 @@ from xlakernel.core.errors import ArgumentError, DtypeError, ShapeError, Structu
 from ..operators.active import positions_of
 from ..operators.arguments import as_integer, check_room
 from ..operators.reductions import reduce_rows
+from ..operators.units import linear, unitless
 from .base import Format
 from .duplicates import Known, evaluated, known_of, sums_at_places
 
@@ -27,6 +28,7 @@ class Reductions(Format, abc.ABC):
 
     __slots__ = ()
 
+    @linear
     def max(self, axis: int | None = None, *, explicit: bool = False) -> jax.Array:
         """Return the greatest elements, NaN where an element is NaN.
 
@@ -43,6 +45,7 @@ class Reductions(Format, abc.ABC):
         """
         return self._reduce_real("max", _compiled_extreme, axis, explicit)
 
+    @linear
     def min(self, axis: int | None = None, *, explicit: bool = False) -> jax.Array:
         """Return the smallest elements, NaN where an element is NaN.
 
@@ -59,6 +62,7 @@ class Reductions(Format, abc.ABC):
         """
         return self._reduce_real("min", _compiled_extreme, axis, explicit)
 
+    @linear
     def nanmax(self, axis: int | None = None, *, explicit: bool = False) -> jax.Array:
         """Return the greatest elements, like `max`, but leave out NaN; NaN where all elements are NaN.
 
@@ -72,6 +76,7 @@ class Reductions(Format, abc.ABC):
         """
         return self._reduce_real("nanmax", _compiled_extreme, axis, explicit)
 
+    @linear
     def nanmin(self, axis: int | None = None, *, explicit: bool = False) -> jax.Array:
         """Return the smallest elements, like `min`, but leave out NaN; NaN where all elements are NaN.
 
@@ -85,6 +90,7 @@ class Reductions(Format, abc.ABC):
         """
         return self._reduce_real("nanmin", _compiled_extreme, axis, explicit)
 
+    @unitless
     def argmax(self, axis: int | None = None, *, explicit: bool = False) -> jax.Array:
         """Return the position of the greatest element, the first of equal ones; of NaN where an element is NaN.
 
@@ -99,6 +105,7 @@ class Reductions(Format, abc.ABC):
         """
         return self._reduce_real("argmax", _compiled_position, axis, explicit)
 
+    @unitless
     def argmin(self, axis: int | None = None, *, explicit: bool = False) -> jax.Array:
         """Return the position of the smallest element, the first of equal ones; of NaN where an element is NaN.
 
@@ -131,6 +138,7 @@ class Reductions(Format, abc.ABC):
                 "numbers. A.real and A.imag are the parts of complex numbers."
             )
 
+    @linear
     def trace(self, offset: int = 0) -> jax.Array:
         """Return the sum of a diagonal; see `diagonal`.
 
@@ -142,6 +150,7 @@ class Reductions(Format, abc.ABC):
         """
         return jnp.sum(self.diagonal(offset))
 
+    @unitless
     def count_nonzero(self, axis: int | None = None) -> jax.Array:
         """Count the elements that are not zero; stored zeros are not counted.
 
@@ -155,6 +164,7 @@ class Reductions(Format, abc.ABC):
         count: jax.Array = _compiled_count(self, None if axis is None else axis % 2, known_of(self))
         return count
 
+    @unitless
     def nonzero(self, *, size: int | None = None) -> tuple[jax.Array, jax.Array]:
         """Return the rows and the columns of the elements that are not zero, in the order of the entries.
 

@@ -14,10 +14,12 @@ from xlakernel.core.errors import ArgumentError, StructureError
 
 from ..operators.arguments import check_room, is_on_cpu, put
 from ..operators.entries import in_order
+from ..operators.units import linear
 from .base import Format, Numbers
 from .symbolic import places_of
 
 
+@linear
 def select(matrix: Format, index: Any) -> Any:
     """Return the selected part of *matrix*: dense for one row, column or element, else sparse."""
     caller = f"{type(matrix).__name__}[...]"

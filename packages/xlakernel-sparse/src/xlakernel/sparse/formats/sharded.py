@@ -19,6 +19,7 @@ from ..events.arrays import BinaryArray, EventArray
 from ..events.bit_packed import BitPackedArray
 from ..events.compact import CompactArray
 from ..operators.arguments import as_array, strong
+from ..operators.units import bilinear
 from .compressed import Compressed
 
 
@@ -116,9 +117,11 @@ class ShardedMatrix(ImmutablePytree):
         """Return the matrix as a dense array, ``(rows, columns)``."""
         return self @ BinaryArray(jnp.eye(self.shape[1], dtype=bool))  # dense zeros times infinite weights are NaN
 
+    @bilinear
     def __matmul__(self, other: Any) -> jax.Array:
         return self._checked_product(other, transpose=False)
 
+    @bilinear
     def __rmatmul__(self, other: Any) -> jax.Array:
         return self._checked_product(other, transpose=True)
 

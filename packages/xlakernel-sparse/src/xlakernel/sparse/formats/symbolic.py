@@ -21,6 +21,7 @@ from ..operators.conversion import csr_to_csc
 from ..operators.dtypes import accumulator
 from ..operators.merging import merge
 from ..operators.multiplication import product_structure, product_weights
+from ..operators.units import bilinear
 from .base import Format
 from .duplicates import evaluated, known_of, sums_at_places
 
@@ -132,6 +133,7 @@ def _gathered(weights: jax.Array, entries: jax.Array) -> jax.Array:
 _combined_weights = jit_when_eager(_combine_weights, static_argnums=0)
 
 
+@bilinear
 def multiply(a: Any, b: Any) -> Any:
     """Return the product of two matrices, in the format of the first.
 

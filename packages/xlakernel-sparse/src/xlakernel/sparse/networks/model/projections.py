@@ -14,6 +14,7 @@ from xlakernel.core.errors import ArgumentError, DtypeError, InputError, ShapeEr
 
 from ...formats.matrices import CSR, SparseMatrix
 from ...operators.arguments import as_integer
+from ...operators.units import check_plain
 from .populations import check_name
 from .rules import Rule, check_rule
 
@@ -128,6 +129,7 @@ def _check(
             f"{what}: the matrix is a {type(matrix).__name__}; allowed with plasticity: a CSR, as the weights come "
             "back in the order of its entries. Convert it with tocsr()."
         )
+    check_plain(what, "matrix.data", matrix.data)
     delay = _delay(what, projection.delay, matrix.nnz)
     if not isinstance(matrix, CSR):
         if delay.shape:  # put in the order of the CSR matrix's entries
