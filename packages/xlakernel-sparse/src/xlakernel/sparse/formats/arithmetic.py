@@ -84,11 +84,8 @@ class Arithmetic(Format, abc.ABC):
         return self if _is_zero(other) else _added(self, "-", other, jnp.subtract)
 
     def __rsub__(self, other: Any) -> Any:
-        if _is_zero(other):
-            return -self
-        if _is_dense(self, other):  # -self would wrap integers before they have the result's dtype
-            return as_array(f"x - {type(self).__name__}", "x", other) - self.todense()
-        return _combined(self, "-", other, jnp.subtract, common=False)
+        # Not -self + other: integers would wrap before they have the result's dtype.
+        return -self if _is_zero(other) else _added(self, "-", other, lambda of_self, x: jnp.subtract(x, of_self))
 
     def multiply(self, other: Any) -> Self:
         """Multiply elementwise, like ``*``.

@@ -145,6 +145,7 @@ def _traced_lines(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> For
         return None
     ((axis, part),) = chosen.items()
     extent = matrix.shape[axis]
+    numbers: Any
     if _is_traced(part):
         numbers = _clipped(part, extent) if part.ndim == 1 and part.dtype.kind in "iu" and extent else None
     else:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 
+from xlakernel.core.backend import is_raised_by_handler
 from xlakernel.core.errors import DtypeError, InputError
 
 from .._immutable import ImmutablePytree
@@ -96,6 +97,8 @@ def in_unit(caller: str, what: str, value: Any, unit: Any) -> Any:
     try:
         converted = (value.data if is_matrix else value).in_unit(unit).mantissa
     except Exception as error:  # each library of units has an exception of its own
+        if is_raised_by_handler(error):
+            raise
         raise DtypeError(
             f"{caller}: {what} has the unit {own}; expected {unit}, or a unit that converts to it. Convert it, or set "
             "another unit, q.mantissa * unit."
