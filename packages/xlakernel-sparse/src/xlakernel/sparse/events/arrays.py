@@ -21,7 +21,7 @@ from ..operators.arguments import as_array
 from ..operators.dtypes import SUPPORTED, check_dtype
 from ..operators.operand import BINARY, WEIGHTED, Operand, ones_where_active
 from ..operators.products.dense import multiply_rows
-from ..operators.units import bilinear, is_quantity
+from ..operators.units import bilinear
 
 
 class EventArray(ImmutablePytree, abc.ABC):
@@ -139,19 +139,23 @@ class EventArray(ImmutablePytree, abc.ABC):
         return type(self)(part) if part.ndim else part  # type: ignore[call-arg]  # each takes an array
 
     def __matmul__(self, other: Any) -> Any:
-        return _dense_product(self, other, transpose=False) if _is_factor(other) else NotImplemented
+        return (
+            _dense_product(self, other, transpose=False)
+            if _is_plain(other) or hasattr(other, "mantissa")
+            else NotImplemented
+        )
 
     # For NumPy arrays on the left: JAX's arrays convert events by `__jax_array__` and multiply themselves.
     def __rmatmul__(self, other: Any) -> Any:
-        return _dense_product(self, other, transpose=True) if _is_factor(other) else NotImplemented
+        return (
+            _dense_product(self, other, transpose=True)
+            if _is_plain(other) or hasattr(other, "mantissa")
+            else NotImplemented
+        )
 
 
 def _is_plain(value: Any) -> bool:
     return isinstance(value, (jax.Array, np.ndarray, EventArray))
-
-
-def _is_factor(value: Any) -> bool:
-    return _is_plain(value) or is_quantity(value)
 
 
 @bilinear

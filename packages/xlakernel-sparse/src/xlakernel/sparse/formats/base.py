@@ -102,13 +102,9 @@ class Format(Multiplied, abc.ABC):
         Raises:
           InputError: if the weights have a unit. Methods that support units remove it first, see `operators.units`.
         """
-        check_plain(type(self).__name__, "A.data", self.data)
+        if hasattr(self.data, "unit"):
+            check_plain(type(self).__name__, "A.data", self.data)
         return self.data
-
-    @property
-    def _mantissa(self) -> Any:
-        """The weights without their unit, in the shape of *data*."""
-        return split(self.data)[0]
 
     def _without_unit(self) -> tuple[Self, Any]:
         data, unit = split(self.data)
@@ -206,7 +202,7 @@ class Format(Multiplied, abc.ABC):
     @property
     def dtype(self) -> Any:
         """The dtype of the weights."""
-        return self._mantissa.dtype
+        return getattr(self.data, "mantissa", self.data).dtype
 
     @property
     def nnz(self) -> int:
@@ -216,7 +212,7 @@ class Format(Multiplied, abc.ABC):
     @property
     def homogeneous(self) -> bool:
         """True if all entries have one weight, the only element of `data`."""
-        return self._mantissa.shape == (1,)  # type: ignore[no-any-return]
+        return getattr(self.data, "mantissa", self.data).shape == (1,)
 
     def __repr__(self) -> str:
         data, unit = split(self.data)
@@ -293,7 +289,8 @@ class Format(Multiplied, abc.ABC):
     def _check_single(self) -> None:
         """Raise `ShapeError` for a batch of matrices, as `jax.vmap` returns it."""
         indices = self._index_arrays[0].shape
-        weights = getattr(self._mantissa, "shape", indices)  # JAX puts other objects into pytrees
+        data = getattr(self.data, "mantissa", self.data)
+        weights = getattr(data, "shape", indices)  # JAX puts other objects into pytrees
         if len(indices) != self._rank or (len(weights) != 1 and weights != indices):
             raise ShapeError(
                 f"{type(self).__name__}: this is a batch of matrices, with data of shape {weights} and index "

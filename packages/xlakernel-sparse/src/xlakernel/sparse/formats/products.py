@@ -58,13 +58,15 @@ class Multiplied(ImmutablePytree, abc.ABC):
 
     # Products.
 
-    @bilinear
     def __matmul__(self, other: Any) -> jax.Array:
+        if hasattr(other, "unit") or hasattr(getattr(self, "data", None), "unit"):
+            return _product_of_quantities(self, other, transpose=False)  # type: ignore[no-any-return]
         product: jax.Array = _compiled_product(self, other, transpose=False)
         return product
 
-    @bilinear
     def __rmatmul__(self, other: Any) -> jax.Array:
+        if hasattr(other, "unit") or hasattr(getattr(self, "data", None), "unit"):
+            return _product_of_quantities(self, other, transpose=True)  # type: ignore[no-any-return]
         product: jax.Array = _compiled_product(self, other, transpose=True)
         return product
 
@@ -178,3 +180,4 @@ def _checked_product(matrix: Multiplied, other: Any, *, transpose: bool) -> jax.
 
 
 _compiled_product = jit_when_eager(_checked_product, static_argnames="transpose")
+_product_of_quantities = bilinear(_compiled_product)

@@ -51,6 +51,8 @@ def linear(method: _Method) -> _Method:
 
     @functools.wraps(method)
     def keeping(matrix: Any, *args: Any, **keywords: Any) -> Any:
+        if not hasattr(getattr(matrix, "data", None), "unit"):  # costs less than `split`
+            return method(matrix, *args, **keywords)
         matrix, unit = split(matrix)
         return joined(method(matrix, *args, **keywords), unit)
 

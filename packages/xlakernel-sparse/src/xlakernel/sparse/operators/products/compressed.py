@@ -45,8 +45,12 @@ class ProductPair:
     def __call__(self, caller: str, *arrays: Any, **keywords: Any) -> jax.Array:
         """Check the arguments of the function *caller*, and multiply; `_product` lists the arguments."""
         data, *structure, x = arrays
+        product: jax.Array
+        if not hasattr(data, "unit") and not hasattr(x, "unit"):
+            product = self._compiled(caller, *arrays, **keywords)
+            return product
         (data, of_data), (x, of_x) = split(data), split(x)
-        product: jax.Array = joined(self._compiled(caller, data, *structure, x, **keywords), of_data, of_x)
+        product = joined(self._compiled(caller, data, *structure, x, **keywords), of_data, of_x)
         return product
 
     def of_rank(self, rank: int) -> XLACustomKernel:
