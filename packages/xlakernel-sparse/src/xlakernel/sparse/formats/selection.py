@@ -114,12 +114,13 @@ def _at_places(caller: str, matrix: Format, first: Any, second: Any) -> jax.Arra
 def _submatrix(caller: str, matrix: Format, chosen: Mapping[int, Any]) -> Format:
     """Return some of the rows and columns, by axis, as a matrix of the same format."""
     shape, structure, data = list(matrix.shape), matrix._index_arrays, matrix._weights
-    if any(map(_is_traced, (*structure, *chosen.values()))):
+    traced = [isinstance(each, jax.core.Tracer) for each in (*structure, *chosen.values())]
+    if any(traced):
         found = _traced_lines(caller, matrix, chosen)
         if found is not None:
             return found
     numbers = {axis: _numbers(caller, part, axis, shape[axis]) for axis, part in chosen.items()}
-    if _is_traced(structure[0]) or _is_traced(structure[1]):
+    if traced[0] or traced[1]:
         raise StructureError(
             f"{caller}: the matrix is traced, so the number of entries of its part is not known yet. Select the part "
             "outside of jit; or one line, A[i] or A[:, j], which is dense; or several, jax.vmap(lambda i: A[i])(rows)."
