@@ -106,6 +106,21 @@ def test_a_signal_may_arrive_at_any_call_of_python(handlers):
     assert number > 5
 
 
+def test_exceptions_of_calls_wait_for_the_end_too():
+    steps = []
+
+    def step():
+        with uninterrupted():
+            interrupts.raised_in_calls += [KeyboardInterrupt(), TimeLimit()]
+            steps.append(bool(interrupts.raised_in_calls))
+        steps.append("never")
+
+    with pytest.raises(TimeLimit):
+        step()
+    assert steps == [False]
+    assert not interrupts.raised_in_calls  # one exception replaces the others
+
+
 def test_many_signals_are_delivered(handlers):
     count = 3 * sys.getrecursionlimit()
     with uninterrupted():

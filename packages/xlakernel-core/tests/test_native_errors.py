@@ -264,6 +264,27 @@ def test_exceptions_of_python_that_machine_code_calls(monkeypatch, ctrl_c, raise
     assert ignored == []
 
 
+def test_an_exit_in_another_thread_is_an_error():
+    def function(frame, other):
+        raise SystemExit(3)
+
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RAISED, match="CANCELLED: SystemExit: 3"):
+        pool.submit(call_python, function).result()
+
+
+@pytest.mark.parametrize("again", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_while_an_exception_is_named(again):
+    class Text(Exception):
+        def __str__(self):
+            raise again
+
+    def function(frame, other):
+        raise Text
+
+    with pytest.raises(again):
+        call_python(function)
+
+
 def test_an_exception_without_a_text_is_written_to_stderr(monkeypatch):
     class Untold(Exception):
         def __str__(self):

@@ -218,6 +218,16 @@ def test_parts(A, kind, dense):
     assert_array_equal(equal[along].todense(), equal.todense()[along])
 
 
+def test_a_converted_matrix_has_a_known_structure_under_jit(A, dense):
+    name = general(type(A)).__name__.lower()
+    other = general(type(A)).from_dense(dense[::-1])
+
+    def total(data):
+        return (A.with_data(data).asformat(name) + other).todense()
+
+    assert_array_equal(jax.jit(total)(A.data), dense + dense[::-1])
+
+
 @pytest.mark.parametrize("weights", ["each", "equal"])
 def test_lines_of_traced_numbers(A, dense, weights):
     """The number of entries is known, unlike that of other matrices; numbers are clipped to the range, as by JAX."""

@@ -25,6 +25,24 @@ class _Section:
     """A running `uninterrupted`. The weak set drops the section at the latest when the frame is freed."""
 
 
+class _Raised(list[BaseException]):
+    """Exceptions of other calls, which the main thread raises when C asks for the truth value of this list."""
+
+    def __bool__(self) -> bool:
+        if not _sections:
+            self.raise_last()
+        return False
+
+    def raise_last(self) -> None:
+        """Raise the last exception, if there is one, in place of all others."""
+        if len(self):
+            exception = self.pop()
+            self.clear()
+            raise exception
+
+
+#: Exceptions that calls of Python from machine code ended with, for the main thread.
+raised_in_calls = _Raised()
 _sections: weakref.WeakSet[_Section] = weakref.WeakSet()
 # Number of a signal → its Python handler, and its action in C, while `_delay` is installed in their place.
 _handlers: dict[int, Any] = {}
@@ -88,6 +106,11 @@ def _deliver() -> None:
             except BaseException as error:  # noqa: BLE001  # raised below
                 error.__context__ = error.__context__ or failure
                 failure = error
+        try:
+            raised_in_calls.raise_last()
+        except BaseException as error:  # noqa: BLE001  # raised below
+            error.__context__ = error.__context__ or failure
+            failure = error
     finally:  # also if the handler of a new signal raises between two steps
         if failure is not None:
             raise failure

@@ -85,7 +85,7 @@ class Arithmetic(Format, abc.ABC):
 
     def __rsub__(self, other: Any) -> Any:
         # Not -self + other: integers would wrap before they have the result's dtype.
-        return -self if _is_zero(other) else _added(self, "-", other, lambda of_self, x: jnp.subtract(x, of_self))
+        return -self if _is_zero(other) else _added(self, "-", other, _subtracted_from)
 
     def multiply(self, other: Any) -> Self:
         """Multiply elementwise, like ``*``.
@@ -183,6 +183,10 @@ def _elements_at(dense: jax.Array, row: jax.Array, column: jax.Array) -> jax.Arr
     row = row if dense.shape[0] > 1 else jnp.zeros_like(row)
     column = column if dense.shape[1] > 1 else jnp.zeros_like(column)
     return dense.at[row, column].get(mode="fill", fill_value=1)
+
+
+def _subtracted_from(x: Any, other: Any) -> Any:
+    return jnp.subtract(other, x)
 
 
 def _added(matrix: Any, sign: str, other: Any, function: Callable[[Any, Any], Any]) -> Any:

@@ -102,7 +102,8 @@ class FixedNumConn(CompressedMatrix):
     @property
     def structure(self) -> tuple[jax.Array, jax.Array]:
         """The index arrays of the compressed matrix: ``(indices, indptr)``."""
-        return _joined(self.indices), self.indptr
+        with evaluated():  # known, also under jit
+            return _joined(self.indices), self.indptr
 
     @property
     def _index_arrays(self) -> tuple[jax.Array, jax.Array]:

@@ -2,12 +2,13 @@
 
 Python runs signal handlers in the main thread, at the start of any function. A handler can therefore raise before the
 first statement of the function that machine code calls, where no ``try`` catches the exception. A call that raises
-fails with an error, which names an `Exception`. KeyboardInterrupt, SystemExit, and any other exception that is not an
-`Exception`, are raised again in the main thread as soon as it runs Python.
+fails with an error, which names the exception. But KeyboardInterrupt is raised again in the main thread, as soon as it
+runs Python; and so are SystemExit, and others that are not an `Exception`, if the main thread called the function.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from ...ffi import abi
+from ...interrupts import raised_in_calls
 from . import gate
 from .frame import I32, I64, NULL, POINTER, VOID, call_symbol, create_error, new_error
 from .machine_code import pointer_to
@@ -28,18 +30,6 @@ _FAILED = (
     "xlakernel: the call ended because a signal handler, or a call of Python, raised an exception; Python wrote the "
     "exception to stderr"
 )
-
-
-class _Raised(list[BaseException]):
-    """Exceptions for the main thread, which raises them when it takes the truth value of this list."""
-
-    def __bool__(self) -> bool:
-        exception = self.pop()
-        self.clear()  # of exceptions that were replaced by another signal handler's
-        raise exception
-
-
-_raised = _Raised()
 
 
 def emit_upcall(builder: ir.IRBuilder, function: Upcall | ir.Value, args: list[Any], api: Any) -> Any:
@@ -105,28 +95,35 @@ def emit_exception_set(builder: ir.IRBuilder) -> Any:
 def _emit_raised(builder: ir.IRBuilder, api: Any) -> Any:
     """Emit the handling of the exception that is set; return the call's ``XLA_FFI_Error``."""
     error = cgutils.alloca_once_value(builder, NULL)
-    matches = call_symbol(builder, "PyErr_ExceptionMatches", I32, pointer_to(builder, id(Exception)))
-    with builder.if_else(cgutils.is_null(builder, matches)) as (interrupted, failed):
-        with interrupted:
-            _emit_raise_in_main_thread(builder, emit_exception_set(builder))
-            builder.store(_error(builder, api, _INTERRUPTED), error)
-        with failed:
-            exception = emit_exception_set(builder)
-            address = builder.ptrtoint(api, I64)
-            named = _call(builder, pointer_to(builder, id(_name)), "LO", address, exception)
-            call_symbol(builder, "Py_DecRef", VOID, exception)
-            with builder.if_else(cgutils.is_null(builder, named), likely=False) as (again, returned):
-                with again:
+    exception = emit_exception_set(builder)
+    named = _call(builder, pointer_to(builder, id(_name)), "LO", builder.ptrtoint(api, I64), exception)
+    call_symbol(builder, "Py_DecRef", VOID, exception)
+    with builder.if_else(cgutils.is_null(builder, named)) as (raised, returned):
+        with raised:
+            matches = call_symbol(builder, "PyErr_ExceptionMatches", I32, pointer_to(builder, id(Exception)))
+            with builder.if_else(cgutils.is_null(builder, matches)) as (interrupted, failed):
+                with interrupted:
+                    _emit_raise_in_main_thread(builder)
+                    builder.store(_error(builder, api, _INTERRUPTED), error)
+                with failed:
                     call_symbol(builder, "PyErr_WriteUnraisable", VOID, NULL)
                     builder.store(_error(builder, api, _FAILED), error)
-                with returned:
-                    builder.store(call_symbol(builder, "PyLong_AsVoidPtr", POINTER, named), error)
-                    call_symbol(builder, "Py_DecRef", VOID, named)
+        with returned:
+            builder.store(call_symbol(builder, "PyLong_AsVoidPtr", POINTER, named), error)
+            call_symbol(builder, "Py_DecRef", VOID, named)
     return builder.load(error)
 
 
-def _name(api: int, exception: Exception) -> int | None:
-    """Return a new ``XLA_FFI_Error`` that names an exception of a signal handler, or of a call of Python."""
+def _name(api: int, exception: BaseException) -> int | None:
+    """Return a new ``XLA_FFI_Error`` that names an exception of a signal handler, or of a call of Python.
+
+    Raises:
+      BaseException: *exception*, if the main thread is to raise it. In another thread, only KeyboardInterrupt is: as in
+        Python, SystemExit does not end the process there.
+    """
+    is_main = threading.get_ident() == threading.main_thread().ident
+    if isinstance(exception, KeyboardInterrupt) or (is_main and not isinstance(exception, Exception)):
+        raise exception
     message = f"{type(exception).__name__}: {exception} (raised by a signal handler, or by a call of Python)"
     return new_error(api, message.replace("\0", "\\0"), abi.ERROR_CODES["CANCELLED"])
 
@@ -138,8 +135,9 @@ def _call(builder: ir.IRBuilder, function: Any, kinds: str, *args: Any) -> Any:
     return builder.call(call, [function, _text(builder, kinds), *args])
 
 
-def _emit_raise_in_main_thread(builder: ir.IRBuilder, exception: Any) -> None:
-    raised = pointer_to(builder, id(_raised))
+def _emit_raise_in_main_thread(builder: ir.IRBuilder) -> None:
+    """Emit the end of the exception that is set; the main thread raises it again."""
+    exception, raised = emit_exception_set(builder), pointer_to(builder, id(raised_in_calls))
     call_symbol(builder, "PyList_Append", I32, raised, exception)
     call_symbol(builder, "Py_DecRef", VOID, exception)
     truth = cgutils.get_or_insert_function(builder.module, ir.FunctionType(I32, [POINTER]), "PyObject_IsTrue")
