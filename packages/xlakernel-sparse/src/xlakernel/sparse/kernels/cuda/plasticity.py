@@ -31,29 +31,29 @@ _COLUMNS = 256  # threads of a block, along a row of a dense matrix
 _DENSE_BLOCKS = 16  # on a multiprocessor
 
 
-def _changed(kind: type, limits: str) -> Any:
-    """Return a device function ``changed(k, value, to)``: weight k plus *value*, within the limits.
+def _changing(kind: type, limits: str) -> Any:
+    """Return a device function ``change(k, value, to)`` that adds *value* to weight k within the limits.
 
     *limits* is ``"shared"``, ``"each"``, or ``""`` for none; *to* is (weights, lower limits, upper limits).
     """
     limit_at = weight_at(homogeneous=limits == "shared")
 
     @cuda.jit(device=True, forceinline=True)
-    def changed(k: Any, value: Any, to: Any) -> Any:
+    def change(k: Any, value: Any, to: Any) -> None:
         weights, lower, upper = to
         moved = kind(kind(read(weights, k)) + kind(value))
         if limits:
             least, most = kind(limit_at(lower, k)), kind(limit_at(upper, k))
             moved = least if moved < least else moved
             moved = most if moved > most else moved
-        return moved
+        write(weights, k, moved)
 
-    return changed
+    return change
 
 
 @functools.cache
 def _lines_kernel(kind: type, limits: str, permuted: bool) -> Any:
-    changed = _changed(kind, limits)
+    change = _changing(kind, limits)
 
     @cuda.jit(device=True, forceinline=True)
     def is_active(flags: Any, line: Any) -> Any:
@@ -67,21 +67,18 @@ def _lines_kernel(kind: type, limits: str, permuted: bool) -> Any:
     def take(line: Any, first: Any, last: Any, to: Any) -> None:
         indices, permutation, trace, weights = to
         k = first + cuda.laneid
-        while k + 96 < last:  # four loads of a thread are under way at a time
+        while k + 96 < last:  # a thread loads for four entries at a time
             p0, p1 = place(permutation, k), place(permutation, k + 32)
             p2, p3 = place(permutation, k + 64), place(permutation, k + 96)
             t0, t1 = load(trace, load(indices, k)), load(trace, load(indices, k + 32))
             t2, t3 = load(trace, load(indices, k + 64)), load(trace, load(indices, k + 96))
-            w0, w1 = changed(p0, t0, weights), changed(p1, t1, weights)
-            w2, w3 = changed(p2, t2, weights), changed(p3, t3, weights)
-            write(weights[0], p0, w0)
-            write(weights[0], p1, w1)
-            write(weights[0], p2, w2)
-            write(weights[0], p3, w3)
+            change(p0, t0, weights)
+            change(p1, t1, weights)
+            change(p2, t2, weights)
+            change(p3, t3, weights)
             k += 128
         while k < last:
-            p0 = place(permutation, k)
-            write(weights[0], p0, changed(p0, load(trace, load(indices, k)), weights))
+            change(place(permutation, k), load(trace, load(indices, k)), weights)
             k += 32
 
     visit = active_tiles_of(is_active, take)
@@ -110,7 +107,7 @@ def _lines_kernel(kind: type, limits: str, permuted: bool) -> Any:
 
 @functools.cache
 def _dense_kernel(kind: type, limits: str, by_column: bool) -> Any:
-    changed = _changed(kind, limits)
+    change = _changing(kind, limits)
 
     @cuda.jit(launch_bounds=_COLUMNS)
     def update_dense(
@@ -121,8 +118,7 @@ def _dense_kernel(kind: type, limits: str, by_column: bool) -> Any:
             return
         while i < rows:
             if by_column or load(active, i) != 0:
-                k = i * columns + j
-                write(out, k, changed(k, load(trace, i if by_column else j), (out, lower, upper)))
+                change(i * columns + j, load(trace, i if by_column else j), (out, lower, upper))
             i += cuda.gridDim.y
 
     return update_dense
