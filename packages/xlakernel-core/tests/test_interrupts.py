@@ -366,7 +366,9 @@ def test_a_function_with_the_decorator_of_a_handler_is_no_handler():
         signal.signal(signal.SIGUSR1, before)
 
 
-@pytest.mark.parametrize("given", [(sys._getframe(),), (None, sys._getframe()), (3, 4), ()], ids=str)
+@pytest.mark.parametrize(
+    "given", [(sys._getframe(),), (None, sys._getframe()), (3, 4), ()], ids=["frame", "None", "numbers", "nothing"]
+)
 def test_a_function_without_a_number_and_a_frame_is_no_handler(given):
     def function(*given):
         raise TimeLimit

@@ -126,7 +126,7 @@ for kernel in (without_arrays, with_an_array):
     f = numba_kernel(kernel, outs=lambda x: x)
     for call in (f, jax.jit(f)):
         call(jnp.zeros(1)).block_until_ready()  # signal 0 does nothing
-        for number, text in ((signal.SIGINT, ""), (signal.SIGALRM, "TimeoutError: time limit (raised by kernel")):
+        for number, text in ((signal.SIGINT, ""), (signal.SIGALRM, "TimeoutError: time limit (raised by a signal")):
             try:
                 call(jnp.full(1, float(number))).block_until_ready()
             except (KeyboardInterrupt, jax.errors.JaxRuntimeError) as error:
