@@ -68,7 +68,10 @@ def spikes_of(way, seed=0):
 def everywhere(f, entries, way, state, s, pre, post, params):
     """The same, for all entries, of which those of inactive events are not used."""
     row, column = entries
-    at = lambda tree, n: jax.tree.map(lambda x: x[n], tree)  # noqa: E731
+
+    def at(tree, n):
+        return jax.tree.map(lambda x: x[n], tree)
+
     mapped = jax.vmap(lambda *of_entry: f(*of_entry, params))
     changed = mapped(at(state, slice(10)), at(pre, row), at(post, column))
     active = s[row if way == "pre" else column] != 0

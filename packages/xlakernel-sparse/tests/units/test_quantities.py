@@ -281,7 +281,7 @@ def test_matrices_are_copied_and_pickled():
         check(other @ X, PLAIN[CSR] @ X, SIEMENS)
 
 
-#: What has no meaning, or is not supported, with the unit of the weights.
+#: Methods that are refused for weights with a unit: without a meaning, or not supported.
 REFUSED = {
     "sqrt": lambda A: A.sqrt(),
     "A ** 2": lambda A: A**2,

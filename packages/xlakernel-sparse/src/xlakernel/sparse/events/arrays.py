@@ -139,19 +139,15 @@ class EventArray(ImmutablePytree, abc.ABC):
         return type(self)(part) if part.ndim else part  # type: ignore[call-arg]  # each takes an array
 
     def __matmul__(self, other: Any) -> Any:
-        return (
-            _dense_product(self, other, transpose=False)
-            if _is_plain(other) or hasattr(other, "mantissa")
-            else NotImplemented
-        )
+        if not _is_plain(other) and not hasattr(other, "mantissa"):  # neither an array nor a quantity
+            return NotImplemented
+        return _dense_product(self, other, transpose=False)
 
     # For NumPy arrays on the left: JAX's arrays convert events by `__jax_array__` and multiply themselves.
     def __rmatmul__(self, other: Any) -> Any:
-        return (
-            _dense_product(self, other, transpose=True)
-            if _is_plain(other) or hasattr(other, "mantissa")
-            else NotImplemented
-        )
+        if not _is_plain(other) and not hasattr(other, "mantissa"):  # neither an array nor a quantity
+            return NotImplemented
+        return _dense_product(self, other, transpose=True)
 
 
 def _is_plain(value: Any) -> bool:

@@ -59,15 +59,15 @@ class Multiplied(ImmutablePytree, abc.ABC):
     # Products.
 
     def __matmul__(self, other: Any) -> jax.Array:
-        if hasattr(other, "unit") or hasattr(getattr(self, "data", None), "unit"):
-            return _product_of_quantities(self, other, transpose=False)  # type: ignore[no-any-return]
-        product: jax.Array = _compiled_product(self, other, transpose=False)
+        has_unit = hasattr(other, "unit") or hasattr(getattr(self, "data", None), "unit")
+        multiply = _product_of_quantities if has_unit else _compiled_product
+        product: jax.Array = multiply(self, other, transpose=False)
         return product
 
     def __rmatmul__(self, other: Any) -> jax.Array:
-        if hasattr(other, "unit") or hasattr(getattr(self, "data", None), "unit"):
-            return _product_of_quantities(self, other, transpose=True)  # type: ignore[no-any-return]
-        product: jax.Array = _compiled_product(self, other, transpose=True)
+        has_unit = hasattr(other, "unit") or hasattr(getattr(self, "data", None), "unit")
+        multiply = _product_of_quantities if has_unit else _compiled_product
+        product: jax.Array = multiply(self, other, transpose=True)
         return product
 
     def _checked_product(self, other: Any, *, transpose: bool) -> jax.Array:

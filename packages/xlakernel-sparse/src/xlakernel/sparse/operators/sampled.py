@@ -70,5 +70,5 @@ def csr_sddmm(indices: Any, indptr: Any, u: Any, v: Any, *, shape: Any, backend:
     (entries,) = sampled_product(
         indices, indptr, u.astype(dtype), v.T.astype(dtype), outs=[out], backend=backend, shape=shape, events=""
     )
-    entries = joined(entries.astype(result), of_u, of_v)
-    return entries
+    product: jax.Array = joined(entries.astype(result), of_u, of_v)
+    return product
