@@ -330,6 +330,33 @@ def test_a_share_is_of_whole_tiles(entries, warps, most):
     assert share * warps >= entries or share + 512 > most
 
 
+@pytest.fixture
+def long_lines():
+    """Lines of which some are longer than a part, and which of them are active."""
+    lengths = np.array([0, 1, 1024, 1025, 5000, 0, 7, 4096, 3, 0] * 130)
+    return np.append(0, np.cumsum(lengths)).astype(np.int32), np.random.default_rng(0).random(lengths.size) < 0.5
+
+
+def test_parts_cover_the_active_lines(long_lines):
+    """It is plain JAX, and runs anywhere."""
+    indptr, active = long_lines
+    firsts, lasts, (count,) = map(np.asarray, plasticity.parts_of(*map(jnp.asarray, long_lines), indptr[-1]))
+    assert np.all(lasts[:count] - firsts[:count] <= 1024) and np.all(firsts[:count] < lasts[:count])
+    listed = [np.arange(first, last) for first, last in zip(firsts[:count], lasts[:count], strict=True)]
+    np.testing.assert_array_equal(np.concatenate(listed), np.flatnonzero(np.repeat(active, np.diff(indptr))))
+
+
+@pytest.mark.gpu
+def test_the_kernel_lists_the_same_parts(long_lines):
+    arrays = list(map(jnp.asarray, long_lines))
+    entries = int(arrays[0][-1])
+    *listed, (count,) = jax.jit(lambda *arrays: plasticity._list(*arrays, entries))(*arrays)
+    *expected, (number,) = plasticity.parts_of(*arrays, entries)
+    assert count == number
+    for found, wanted in zip(listed, expected, strict=True):
+        np.testing.assert_array_equal(np.sort(found[:count]), np.sort(wanted[:count]))
+
+
 @pytest.mark.parametrize("homogeneous", [False, True])
 def test_kernels_can_be_exported(homogeneous):
     """Their content hashes are the same in every process."""

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from numba import cuda
 
+from xlakernel.core.backend import is_debugging
 from xlakernel.cuda import numba_cuda_kernel
 
 from ...operators.dtypes import accumulator
@@ -224,18 +225,33 @@ def trace_update(outs: Sequence[jax.ShapeDtypeStruct], *, layout: str) -> Callab
 
 
 def _list(indptr: Any, active: Any, entries: int) -> Any:
-    """Return the parts of active lines, as `_list_parts` lists them."""
-    most = jax.ShapeDtypeStruct((active.size + entries // _PART,), indptr.dtype)
+    """Return the parts of active lines; see `_list_parts`."""
+    if is_debugging():  # which would report the unwritten ends of the lists, and an order that varies
+        return parts_of(indptr, active, entries)
+    most = jax.ShapeDtypeStruct((_most_parts(active, entries),), indptr.dtype)
     count = jnp.zeros((1,), np.int32)
     run = numba_cuda_kernel(
         _list_parts,
         [most, most, jax.ShapeDtypeStruct(count.shape, count.dtype)],
         grid=blocks_of(active.size, _THREADS),
         block=_THREADS,
-        shared_mem=kept_whole(),
         input_output_aliases={2: 2},
     )
     return run(indptr, active, count)
+
+
+def _most_parts(active: Any, entries: int) -> int:
+    return int(active.size) + entries // _PART
+
+
+def parts_of(indptr: Any, active: Any, entries: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return what `_list_parts` lists, in the order of the lines."""
+    numbers = jnp.where(active != 0, (jnp.diff(indptr) + (_PART - 1)) // _PART, 0)
+    ends = jnp.cumsum(numbers)
+    part = jnp.arange(_most_parts(active, entries), dtype=indptr.dtype)
+    line = jnp.searchsorted(ends, part, side="right").clip(max=active.size - 1)
+    firsts = indptr[line] + (part - (ends - numbers)[line]) * _PART
+    return firsts, jnp.minimum(firsts + _PART, indptr[line + 1]), ends[-1:].astype(np.int32)
 
 
 def _dense_launch(kernel: Any, out: jax.ShapeDtypeStruct) -> Callable[..., Any]:
