@@ -48,6 +48,16 @@ def _of_stored(known, name, axis):
     return np.array([getattr(each, name)() if each.size else 0 for each in values])
 
 
+@pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin", "nanmax", "count_nonzero", "sum", "mean"])
+def test_reductions_without_promotion_of_dtypes(kind, name):
+    dense = np.array([[3, -1, 0], [0, 2, 0]], np.float32)
+    reduced = getattr(kind.from_dense(dense), name)
+    for axis in (None, 0, 1):
+        expected = reduced(axis)
+        with jax.numpy_dtype_promotion("strict"):
+            assert_array_equal(reduced(axis), expected)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "bfloat16", "float64"])
 def test_dtypes_of_extremes(dtype, x64):
     dense = np.array([[3, 1], [2, 0]]).astype(dtype)

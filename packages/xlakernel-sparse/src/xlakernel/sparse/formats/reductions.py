@@ -209,7 +209,7 @@ def _reduced(matrix: Format, axis: int | None, entries: jax.Array, method: str) 
     """
     reduced: jax.Array
     if axis is None and method == "count":
-        return jnp.sum(entries != 0)
+        return jnp.sum(entries.astype(bool))
     if axis is None:
         reduced = getattr(jnp, method)(entries, initial=_neutral(method, entries.dtype))
         return reduced
@@ -217,7 +217,7 @@ def _reduced(matrix: Format, axis: int | None, entries: jax.Array, method: str) 
         return reduce_rows(entries, indptr, method, jnp.result_type(int) if method == "count" else None)
     if method == "count":
         number = jnp.result_type(int)
-        entries = (entries != 0).astype(number)
+        entries = entries.astype(bool).astype(number)
         if matrix._indptr(axis) is not None:
             return matrix._with_data(entries)._summed(axis, number)  # parallel, unlike XLA's sums of segments
     segments = getattr(jax.ops, f"segment_{'sum' if method == 'count' else method}")
