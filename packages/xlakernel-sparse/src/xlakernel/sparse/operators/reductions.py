@@ -43,7 +43,7 @@ def reduce_rows_in_jax(data: jax.Array, indptr: jax.Array, *, outs: Any, method:
     """Compute `row_reduction` by operations of JAX."""
     (out,) = outs
     if method == "count":
-        data, method = data != 0, "sum"
+        data, method = data.astype(bool), "sum"
     row = rows_of_entries(indptr, data.shape[0])
     reduced = _SEGMENTS[method](data.astype(out.dtype), row, out.shape[0], indices_are_sorted=True)
     return [jnp.where(jnp.diff(indptr) == 0, 0, reduced)]

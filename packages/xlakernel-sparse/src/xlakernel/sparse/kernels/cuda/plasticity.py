@@ -246,7 +246,7 @@ def _most_parts(active: Any, entries: int) -> int:
 
 def parts_of(indptr: Any, active: Any, entries: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return what `_list_parts` lists, in the order of the lines."""
-    numbers = jnp.where(active != 0, (jnp.diff(indptr) + (_PART - 1)) // _PART, 0)
+    numbers = jnp.where(active.astype(bool), (jnp.diff(indptr) + (_PART - 1)) // _PART, 0)
     ends = jnp.cumsum(numbers)
     part = jnp.arange(_most_parts(active, entries), dtype=indptr.dtype)
     line = jnp.searchsorted(ends, part, side="right").clip(max=active.size - 1)
