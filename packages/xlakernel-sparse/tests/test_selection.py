@@ -164,6 +164,17 @@ def test_several_rows_or_columns_are_a_matrix(build, odd, dense, kind, part):
         assert_array_equal(found.todense(), expected)
 
 
+@pytest.mark.parametrize(
+    "mesh",
+    [np.ix_([3, 0, -1], [1, 1]), np.ix_([2], [3]), np.ix_([], [0, 2]), ([[1], [0]], [[2, 0, 1]])],
+    ids=["many", "one", "none", "lists"],
+)
+def test_an_open_mesh_selects_rows_and_columns(matrix, dense, mesh):
+    part = matrix[mesh]
+    assert type(part) is type(matrix)
+    np.testing.assert_array_equal(part.todense(), dense[mesh])
+
+
 @pytest.mark.parametrize("mask", [[True, False, False, True, True], [False] * 5])
 def test_bools_choose(matrix, dense, mask):
     assert_array_equal(matrix[mask].todense(), dense[np.array(mask)])

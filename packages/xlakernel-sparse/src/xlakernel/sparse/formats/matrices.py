@@ -85,9 +85,9 @@ class SparseMatrix(Rearranged):
         Args:
           index: one or two indices, for rows and columns. One integer selects a row or column as a dense vector, and
             two integers select an element; integers may be traced. Slices, and one vector of integers or of bools,
-            select a matrix of the same format. Two vectors select the elements at these pairs of rows and columns, as
-            a dense vector. Slices and vectors must be concrete, and so must the index arrays of the matrix. An ellipsis
-            stands for the indices that are not given.
+            select a matrix of the same format, and so does ``np.ix_(rows, columns)``. Two vectors select the elements
+            at these pairs of rows and columns, as a dense vector. Slices and vectors must be concrete, and so must the
+            index arrays of the matrix. An ellipsis stands for the indices that are not given.
 
         Raises:
           IndexError: if an integer is out of range.

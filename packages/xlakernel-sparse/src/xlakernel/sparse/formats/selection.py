@@ -1,4 +1,4 @@
-"""Parts of a matrix: ``A[i]``, ``A[i, j]``, ``A[2:5]``, ``A[:, [3, 1]]``."""
+"""Parts of a matrix: ``A[i]``, ``A[i, j]``, ``A[2:5]``, ``A[:, [3, 1]]``, ``A[np.ix_(rows, columns)]``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ def select(matrix: Format, index: Any) -> Any:
         return _elements(caller, _line(caller, matrix, 0, first), 1, second)
     if _is_number(second):
         return _elements(caller, _line(caller, matrix, 1, second), 0, first)
-    if not isinstance(first, slice) and not isinstance(second, slice):
+    mesh = _open_mesh(first, second)
+    if mesh is not None:
+        first, second = mesh
+    elif not isinstance(first, slice) and not isinstance(second, slice):
         return _at_places(caller, matrix, first, second)
     chosen = {axis: part for axis, part in enumerate((first, second)) if not _is_everything(part)}
     return _submatrix(caller, matrix, chosen) if chosen else matrix
@@ -48,6 +51,15 @@ def _is_number(index: Any) -> bool:
     if isinstance(index, bool) or not hasattr(index, "__index__"):
         return False
     return np.ndim(index) == 0 and getattr(index, "dtype", np.dtype(int)).kind in "iu"
+
+
+def _open_mesh(first: Any, second: Any) -> tuple[Any, Any] | None:
+    """Return the vectors of a column of row numbers and a row of column numbers, which `numpy.ix_` makes, or None."""
+    shapes = np.shape(first), np.shape(second)
+    if [len(shape) for shape in shapes] != [2, 2] or shapes[0][1] != 1 or shapes[1][0] != 1:
+        return None
+    rows, columns = (part.reshape(-1) if _is_traced(part) else np.reshape(part, -1) for part in (first, second))
+    return rows, columns
 
 
 def _is_traced(index: Any) -> bool:
@@ -99,7 +111,7 @@ def _at_places(caller: str, matrix: Format, first: Any, second: Any) -> jax.Arra
     if row.shape != column.shape and 1 not in (row.size, column.size):
         raise ArgumentError(
             f"{caller}: there are {row.size} rows and {column.size} columns, which are no pairs. For a submatrix write "
-            "A[rows][:, columns]."
+            "A[np.ix_(rows, columns)]."
         )
     places = places_of(caller, matrix, 0)
     rows, columns = matrix.shape
@@ -165,7 +177,7 @@ def _numbers(caller: str, chosen: Any, axis: int, extent: int) -> Numbers:
     if chosen.ndim != 1 or chosen.dtype.kind not in "iub":
         raise ArgumentError(
             f"{caller}: the index is {chosen!r}; expected an integer, a slice, or a vector of integers or of bools. "
-            "For a submatrix write A[rows][:, columns]."
+            "For a submatrix write A[np.ix_(rows, columns)]."
         )
     if _is_traced(chosen):
         raise StructureError(
