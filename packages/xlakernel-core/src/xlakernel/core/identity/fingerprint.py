@@ -28,11 +28,14 @@ import numpy as np
 from .kinds import describe as describe_kind
 from .literals import base_items, literal_writer
 from .names import attributes_in, globals_in, imports_in
-from .object_mode import is_object_mode, mutable_objects, number_of
+from .object_mode import mutable_objects, number_of
+from .python_only import class_body, has_attributes, has_class_of_user
 from .snapshot import Snapshot
 from .versioned import (
     imported,
+    is_compiled,
     is_numba_type,
+    is_object_mode,
     is_versioned,
     may_change,
     python_function,
@@ -147,6 +150,9 @@ class _Walk:
         self.owned: list[Any] = []  # the values of functions' closure cells and defaults
         self.globals: list[Any] = []  # the values of functions' globals
         self.has_object_mode = False
+        self._runs_python = False  # True if an interpreter runs one of the functions, at any time
+        self._seen_by_python: dict[int, Any] = {}  # classes of the user, by identity, whose bodies only Python sees
+        self._with_attributes: list[Any] = []  # functions and instances with attributes that only Python sees
         # Identity of a function → its number in the order of the walk, and the function.
         self.functions: dict[int, tuple[int, Any]] = {}
         # The keys are the identity of an object, and whether it is hidden: the walk may find an object in both ways.
@@ -162,11 +168,22 @@ class _Walk:
         yield from self.value(value)
         yield from self._implementations(None)
         yield from self._attributes()
+        done: set[int] = set()
+        while self._runs_python and (new := self._seen_by_python.keys() - done):
+            done |= new
+            for kind in [kind for identity, kind in self._seen_by_python.items() if identity in new]:
+                yield from self._hidden(self.value(tuple(class_body(kind))))
+            yield from self._attributes()  # that the methods use
+        if self._runs_python:
+            self.unknown += self._with_attributes
 
     def value(self, value: Any) -> Iterator[bytes]:
         kind: Any = type(value)
         # A class that is made in a namespace without a name has no module.
         yield f"{getattr(kind, '__module__', None)}.{kind.__qualname__}".encode()
+        if has_class_of_user(value):
+            self._seen_by_python.setdefault(id(kind), kind)
+            self._with_attributes += [value] * has_attributes(value)
         if isinstance(value, enum.Enum):
             yield _bases(kind)
             yield from self.value((value.name, value.value))
@@ -207,7 +224,7 @@ class _Walk:
             yield qualified_name(value).encode()
             yield from self._implementations(value)
         elif is_object_mode(value):
-            self.has_object_mode = True
+            self.has_object_mode = self._runs_python = True
         elif is_numba_type(value):
             yield repr(value).encode()
             yield from self._external(value)
@@ -278,6 +295,8 @@ class _Walk:
             yield qualified_name(function).encode()
             yield from self._implementations(function)
         else:
+            self._runs_python |= not is_compiled(value)
+            self._with_attributes += [function] * has_attributes(function)
             refers = self.snapshot.references(function)
             self.owned += [*(refers.defaults or ()), *(refers.keyword_defaults or {}).values()]
             yield code_digest(function.__code__)
@@ -363,6 +382,8 @@ class _Walk:
         yield qualified_name(value).encode()
         if is_versioned(value):
             return
+        if issubclass(value, (enum.Enum, tuple)):
+            self._seen_by_python.setdefault(id(value), value)
         if issubclass(value, enum.Enum):
             yield _bases(value)
             yield from self.value({name: member.value for name, member in value.__members__.items()})  # aliases too

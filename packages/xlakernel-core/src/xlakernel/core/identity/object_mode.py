@@ -13,37 +13,37 @@ from typing import Any
 import numpy as np
 
 from .literals import literal_writer
+from .python_only import has_class_of_user
 
-# Fingerprint → the sets of objects seen with it. The objects of a set are stored by identity, and kept alive.
-_known: dict[str, list[dict[int, Any]]] = {}
+# Fingerprint → the objects of each kernel seen with it, kept alive.
+_known: dict[str, list[list[Any]]] = {}
 _lock = threading.Lock()
 
 
-def is_object_mode(value: Any) -> bool:
-    """Return True for ``numba.objmode``."""
-    kind: Any = type(value)
-    return (kind.__module__, kind.__qualname__) == ("numba.core.withcontexts", "_ObjModeContextType")
-
-
 def number_of(content: str, references: Iterable[Any]) -> int:
-    """Return the number of the set of mutable objects in *references*, counted for the fingerprint *content*.
+    """Return the number of the mutable objects in *references*, in this order, counted for the fingerprint *content*.
 
-    The first set in a process has the number 0, so that a kernel usually has the same name in all processes.
+    The first objects in a process have the number 0, so that a kernel usually has the same name in all processes.
     """
-    objects = {id(value): value for value in mutable_objects(references)}
+    objects = list(mutable_objects(references))
+    identities = [id(value) for value in objects]
     with _lock:
         known = _known.setdefault(content, [])
-        number = next((i for i, earlier in enumerate(known) if earlier.keys() == objects.keys()), len(known))
+        number = next((i for i, earlier in enumerate(known) if [*map(id, earlier)] == identities), len(known))
         if number == len(known):
             known.append(objects)
     return number
 
 
 def mutable_objects(references: Iterable[Any]) -> Iterator[Any]:
-    """Yield the mutable objects; Python functions are among them, because of their closures."""
+    """Yield the mutable objects, with repeats.
+
+    Python functions are among them, because of their closures, and instances of a user's subclass of a literal's type,
+    because of their attributes and their class.
+    """
     for value in references:
         kind: Any = type(value)
-        if isinstance(value, (tuple, frozenset)):
+        if kind in (tuple, frozenset):
             yield from mutable_objects(value)
-        elif not isinstance(value, np.generic) and literal_writer(kind) is None:
+        elif has_class_of_user(value) or not (isinstance(value, np.generic) or literal_writer(kind)):
             yield value

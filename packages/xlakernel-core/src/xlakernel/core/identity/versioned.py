@@ -16,7 +16,6 @@ import numpy as np
 
 from ..interrupts import suppressed
 from .literals import literal_writer
-from .object_mode import is_object_mode
 
 # Packages whose version determines their functions. A fingerprint contains such a function by name, without its code
 # and references. Values in these packages are hashed nevertheless: some differ between processes (`time.timezone`), and
@@ -40,6 +39,11 @@ def wraps_function(value: Any) -> bool:
     """Return True for Numba's wrappers of functions: a dispatcher, a ufunc, an intrinsic, a stencil, a C callback."""
     is_of_numba = any(str(getattr(base, "__module__", "")).startswith("numba.") for base in type(value).__mro__)
     return is_of_numba and isinstance(python_function(value), types.FunctionType)
+
+
+def is_compiled(value: Any) -> bool:
+    """Return True for Numba's wrapper of a function that it compiles as a whole, without running it."""
+    return wraps_function(value) and hasattr(getattr(value, "_dispatcher", value), "py_func")
 
 
 def python_function(value: Any) -> Any:
@@ -151,3 +155,9 @@ def is_numba_type(value: Any) -> bool:
     """Return True for an object that stands for a type in Numba, such as ``numba.float32``."""
     bases = type(value).__mro__
     return any(base.__qualname__ == "Type" and base.__module__.startswith("numba.core.types") for base in bases)
+
+
+def is_object_mode(value: Any) -> bool:
+    """Return True for ``numba.objmode``."""
+    kind: Any = type(value)
+    return (kind.__module__, kind.__qualname__) == ("numba.core.withcontexts", "_ObjModeContextType")
