@@ -216,8 +216,12 @@ class Number(enum.IntEnum):
     def own(cls): return RATE
     def rate(self): return self.own()
 class Single(float):
-    scale = RATE
-    def rate(self): return self.scale
+    A = RATE
+    def rate(self): return self.A
+class Flags(enum.Flag):
+    A = 1
+    B = 2
+    def rate(self): return RATE if ~self is Flags.B else 0
 class Several(tuple):
     def rate(self): return helper()
 class Inherits(Several): ...
@@ -227,7 +231,7 @@ class Elements(np.ndarray):
     def rate(self): return self.own()
 def helper(): return RATE
 """
-MAKERS = ["Record()", "Renamed(1.0)", "Member.A", "Number.A", "Single(1)", "Several()", "Inherits()"]
+MAKERS = ["Record()", "Renamed(1.0)", "Member.A", "Number.A", "Flags.A", "Single(1)", "Several()", "Inherits()"]
 MAKERS += ["np.zeros(1).view(Elements)"]
 
 

@@ -21,16 +21,13 @@ from .versioned import is_versioned
 _FROZEN = (bool, int, float, complex, str, bytes, list, dict, tuple, set, frozenset, np.ndarray, np.generic, enum.Enum)
 
 
-class _Member(enum.Flag):
-    A = 1
+class _Empty(enum.Flag): ...
 
 
 # Names that Python itself gives to classes; a user may use one of them for a function.
-_GENERATED = frozenset(vars(_Member)) | frozenset(vars(typing.NamedTuple("_Tuple", []))) - {"_field_defaults", "A"}
+_GENERATED = (vars(_Empty).keys() | vars(typing.NamedTuple("_Tuple", [])).keys()) - {"_field_defaults"}
 _GENERATED |= {"__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__", "__classdictcell__"}
 _GENERATED |= {"__dict__", "__orig_bases__", "__parameters__", "__static_attributes__", "__weakref__"}
-# Attributes of an enum's members, besides those that a user sets.
-_OF_MEMBERS = frozenset(vars(_Member.A))
 
 
 def has_class_of_user(value: Any) -> bool:
@@ -45,7 +42,10 @@ def has_attributes(value: Any) -> bool:
         return any(name[:2] != "__" for name in vars(value))
     state: Any = object.__getstate__(value) if has_class_of_user(value) else None  # type: ignore[attr-defined]
     attributes, slots = state if isinstance(state, tuple) else (state, None)
-    return bool(slots or (attributes or {}).keys() - (_OF_MEMBERS if isinstance(value, enum.Enum) else ()))
+    names = list(attributes or ())
+    if isinstance(value, enum.Enum):  # others of its attributes are Python's, such as `_inverted_` after ``~value``
+        names = [name for name in names if not (name[0] == name[-1] == "_")]
+    return bool(slots or names)
 
 
 def class_body(kind: type) -> Iterator[tuple[str, Any]]:
