@@ -1,10 +1,7 @@
 """Objects that a kernel uses in an ``objmode`` block: the kernel's own, also if others are equal."""
 
-import collections
-import enum
 import functools
 import types
-import typing
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +9,11 @@ import numba
 import numpy as np
 import pytest
 from numba import objmode
-from numba.extending import overload
 
 from xlakernel.core import deserialize, export
 from xlakernel.core.ffi.registry import registered_targets
-from xlakernel.core.identity.fingerprint import examine, fingerprint
+from xlakernel.core.identity.fingerprint import fingerprint
 from xlakernel.numba import numba_kernel
-from xlakernel.numba._compile import COMPILER
 
 X = jnp.ones(1)
 
@@ -196,141 +191,6 @@ def test_kernels_with_objects_in_exchanged_places():
     forth, back = lowered(make(a, b)), lowered(make(b, a))
     run(forth, back, back)
     assert (a[0], b[0]) == (21, 12)
-
-
-# Subclasses of types whose instances a compiler freezes by their values.
-CLASSES = """
-class Record(typing.NamedTuple):
-    field: float = 1.0
-    def rate(self): return RATE
-class Renamed(collections.namedtuple("Renamed", "field")):
-    @property
-    def own(self): return RATE
-    def rate(self): return self.own
-class Member(enum.Enum):
-    A = 1
-    def rate(self): return RATE
-class Number(enum.IntEnum):
-    A = 1
-    @classmethod
-    def own(cls): return RATE
-    def rate(self): return self.own()
-class Single(float):
-    A = RATE
-    def rate(self): return self.A
-class Flags(enum.Flag):
-    A = 1
-    B = 2
-    def rate(self): return RATE if ~self is Flags.B else 0
-class Several(tuple):
-    def rate(self): return helper()
-class Inherits(Several): ...
-class Elements(np.ndarray):
-    @staticmethod
-    def own(): return RATE
-    def rate(self): return self.own()
-def helper(): return RATE
-"""
-MAKERS = ["Record()", "Renamed(1.0)", "Member.A", "Number.A", "Flags.A", "Single(1)", "Several()", "Inherits()"]
-MAKERS += ["np.zeros(1).view(Elements)"]
-
-
-def classes(rate):
-    space = {"enum": enum, "typing": typing, "collections": collections, "np": np, "__name__": __name__}
-    exec(CLASSES.replace("RATE", str(rate)), space)  # noqa: S102
-    return space
-
-
-def kernel_of_value(value):
-    @numba.njit
-    def kernel(x, out):
-        with objmode(rate="float64"):
-            rate = value.rate()
-        out[:] = rate * x
-
-    return kernel
-
-
-def kernel_with_definition(value):
-    def factor(x): ...
-
-    @overload(factor)
-    def define(x):
-        rate = value.rate()
-        return lambda x: rate * x
-
-    @numba.njit
-    def kernel(x, out):
-        out[0] = factor(x[0])
-
-    return kernel
-
-
-@pytest.mark.parametrize("make", [kernel_of_value, kernel_with_definition])
-@pytest.mark.parametrize("maker", MAKERS)
-def test_methods_of_a_value_are_those_of_its_class(make, maker):
-    for rate in (2, 3, 2):
-        assert lowered(make(eval(maker, classes(rate))))(X)[0] == rate  # noqa: S307
-
-
-@pytest.mark.parametrize("make", [kernel_of_value, kernel_with_definition])
-@pytest.mark.parametrize("maker", MAKERS)
-def test_methods_of_a_value_are_compared_with_those_of_another_process(make, maker):
-    one, same, other = (examine(make(eval(maker, classes(rate))), None, COMPILER.declarations()) for rate in (2, 2, 3))  # noqa: S307
-    assert one.content == same.content != other.content
-    assert not one.unknown
-
-
-@pytest.mark.parametrize("kind", ["Record", "Member"])
-def test_a_class_is_compared_with_that_of_another_process(kind):
-    def make(given):
-        @numba.njit
-        def kernel(x, out):
-            with objmode(rate="float64"):
-                rate = next(iter(given)).rate() if issubclass(given, enum.Enum) else given().rate()
-            out[:] = rate * x
-
-        return kernel
-
-    one, same, other = (examine(make(classes(rate)[kind])) for rate in (2, 2, 3))
-    assert one.content == same.content != other.content
-
-
-def test_attributes_of_an_instance_are_its_own():
-    space = classes(2)
-    one, other = space["Several"](), space["Several"]()
-    one.seen, other.seen = [], []
-
-    def note(value):
-        @numba.njit
-        def kernel(x, out):
-            out[:] = x
-            with objmode():
-                value.seen.append(1)
-
-        return kernel
-
-    run(lowered(note(one)), lowered(note(other)))
-    assert one.seen == other.seen == [1]
-
-
-def with_attribute(kind):
-    value = {"function": lambda: lambda: 1, "tuple": lambda: classes(2)["Several"]()}[kind]()
-    value.rate = 3
-    return value
-
-
-@pytest.mark.parametrize("kind", ["function", "tuple"])
-def test_attributes_cannot_be_compared(kind):
-    value = with_attribute(kind)
-    assert value in examine(kernel_of_value(value)).unknown
-
-    @numba.njit
-    def kernel(x, out):
-        out[:] = len(value)
-
-    if kind == "tuple":
-        assert examine(kernel).unknown == []
 
 
 def test_a_global_that_is_bound_anew():

@@ -29,11 +29,10 @@ from .kinds import describe as describe_kind
 from .literals import base_items, literal_writer
 from .names import attributes_in, globals_in, imports_in
 from .object_mode import mutable_objects, number_of
-from .python_only import class_body, has_attributes, has_class_of_user
 from .snapshot import Snapshot
+from .user_classes import bases_of_user, class_body, is_class_of_user, own_attributes
 from .versioned import (
     imported,
-    is_compiled,
     is_numba_type,
     is_object_mode,
     is_versioned,
@@ -51,6 +50,9 @@ _unknown: dict[int, tuple[str, Any]] = {}
 
 # Name of a symbol → its address when a fingerprint first depended on it.
 _addresses: dict[str, int | None] = {}
+
+# Names of attributes that a compiler reads, besides special methods.
+_READ = frozenset({"imag", "name", "real", "value", "_field_defaults", "_fields"})
 
 Implementations = Callable[[types.FunctionType | str | None], Iterable[Any]]
 Describe = Callable[[Any], Any]
@@ -150,9 +152,7 @@ class _Walk:
         self.owned: list[Any] = []  # the values of functions' closure cells and defaults
         self.globals: list[Any] = []  # the values of functions' globals
         self.has_object_mode = False
-        self._runs_python = False  # True if an interpreter runs one of the functions, at any time
-        self._seen_by_python: dict[int, Any] = {}  # classes of the user, by identity, whose bodies only Python sees
-        self._with_attributes: list[Any] = []  # functions and instances with attributes that only Python sees
+        self._classes: dict[int, type] = {}  # the user's classes, by identity
         # Identity of a function → its number in the order of the walk, and the function.
         self.functions: dict[int, tuple[int, Any]] = {}
         # The keys are the identity of an object, and whether it is hidden: the walk may find an object in both ways.
@@ -168,22 +168,34 @@ class _Walk:
         yield from self.value(value)
         yield from self._implementations(None)
         yield from self._attributes()
-        done: set[int] = set()
-        while self._runs_python and (new := self._seen_by_python.keys() - done):
-            done |= new
-            for kind in [kind for identity, kind in self._seen_by_python.items() if identity in new]:
-                yield from self._hidden(self.value(tuple(class_body(kind))))
+        yield from self._class_bodies()
+
+    def _class_bodies(self) -> Iterator[bytes]:
+        """Yield the parts of attributes of the user's classes that a function or a compiler may read."""
+        done: set[tuple[int, str]] = set()
+        while True:
+            classes = sorted(self._classes.values(), key=qualified_name)  # found in the order of a set's items
+            read = [
+                (kind, name, item)
+                for kind in classes
+                for name, item in class_body(kind)
+                if (id(kind), name) not in done and (name in self.names or name in _READ or name[:2] == "__")
+            ]
+            if not read:
+                break
+            done |= {(id(kind), name) for kind, name, _ in read}
+            for kind, name, item in read:
+                yield f"{qualified_name(kind)}.{name}".encode()
+                yield from self._hidden(self.value(item))
             yield from self._attributes()  # that the methods use
-        if self._runs_python:
-            self.unknown += self._with_attributes
 
     def value(self, value: Any) -> Iterator[bytes]:
         kind: Any = type(value)
         # A class that is made in a namespace without a name has no module.
         yield f"{getattr(kind, '__module__', None)}.{kind.__qualname__}".encode()
-        if has_class_of_user(value):
-            self._seen_by_python.setdefault(id(kind), kind)
-            self._with_attributes += [value] * has_attributes(value)
+        if is_class_of_user(kind):
+            yield from self._class(kind)
+            yield from self._own_attributes(value)
         if isinstance(value, enum.Enum):
             yield _bases(kind)
             yield from self.value((value.name, value.value))
@@ -224,7 +236,7 @@ class _Walk:
             yield qualified_name(value).encode()
             yield from self._implementations(value)
         elif is_object_mode(value):
-            self.has_object_mode = self._runs_python = True
+            self.has_object_mode = True
         elif is_numba_type(value):
             yield repr(value).encode()
             yield from self._external(value)
@@ -242,6 +254,18 @@ class _Walk:
                 yield from self._pointer(value)
             if callable(value):  # a ufunc in C, a partial or a user's object may have implementations
                 yield from self._implementations(value)
+
+    def _class(self, kind: type) -> Iterator[bytes]:
+        """Yield the bases of a user's class; `_class_bodies` yields what they contain."""
+        self._classes.update({id(base): base for base in bases_of_user(kind)})
+        yield _bases(kind)
+
+    def _own_attributes(self, value: Any) -> Iterator[bytes]:
+        attributes = own_attributes(value)
+        if attributes and id(value) not in self._containers:  # an attribute may be the value itself
+            self._containers[id(value)] = len(self._containers)
+            yield from self._hidden(self.value(attributes))
+            del self._containers[id(value)]
 
     def _hidden(self, parts: Iterator[bytes]) -> Iterator[bytes]:
         """Yield *parts*, and add the compiled functions among them to `hidden`."""
@@ -295,8 +319,8 @@ class _Walk:
             yield qualified_name(function).encode()
             yield from self._implementations(function)
         else:
-            self._runs_python |= not is_compiled(value)
-            self._with_attributes += [function] * has_attributes(function)
+            if value is function:  # a compiler hides those of the functions that it wraps
+                yield from self._own_attributes(function)
             refers = self.snapshot.references(function)
             self.owned += [*(refers.defaults or ()), *(refers.keyword_defaults or {}).values()]
             yield code_digest(function.__code__)
@@ -382,13 +406,15 @@ class _Walk:
         yield qualified_name(value).encode()
         if is_versioned(value):
             return
-        if issubclass(value, (enum.Enum, tuple)):
-            self._seen_by_python.setdefault(id(value), value)
+        if is_class_of_user(value):
+            yield from self._class(value)
         if issubclass(value, enum.Enum):
             yield _bases(value)
             yield from self.value({name: member.value for name, member in value.__members__.items()})  # aliases too
         elif issubclass(value, tuple):
             yield repr(getattr(value, "_fields", None)).encode()
+        elif is_class_of_user(value):
+            pass
         elif (description := self.describe(value)) is not None:
             yield from self.value(description)
         else:

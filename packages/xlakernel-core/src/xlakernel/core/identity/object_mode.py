@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .literals import literal_writer
-from .python_only import has_class_of_user
+from .literals import base_items, literal_writer
+from .user_classes import is_class_of_user, is_constant
 
 # Fingerprint → the objects of each kernel seen with it, kept alive.
 _known: dict[str, list[list[Any]]] = {}
@@ -21,11 +21,11 @@ _lock = threading.Lock()
 
 
 def number_of(content: str, references: Iterable[Any]) -> int:
-    """Return the number of the mutable objects in *references*, in this order, counted for the fingerprint *content*.
+    """Return the number of the objects and classes in *references*, in their order, among those of one *content*.
 
     The first objects in a process have the number 0, so that a kernel usually has the same name in all processes.
     """
-    objects = list(mutable_objects(references))
+    objects = list(mutable_objects(references, classes=True))
     identities = [id(value) for value in objects]
     with _lock:
         known = _known.setdefault(content, [])
@@ -35,15 +35,20 @@ def number_of(content: str, references: Iterable[Any]) -> int:
     return number
 
 
-def mutable_objects(references: Iterable[Any]) -> Iterator[Any]:
-    """Yield the mutable objects, with repeats.
+def mutable_objects(references: Iterable[Any], *, classes: bool = False) -> Iterator[Any]:
+    """Yield the mutable objects, with repeats; Python functions are among them, because of their closures.
 
-    Python functions are among them, because of their closures, and instances of a user's subclass of a literal's type,
-    because of their attributes and their class.
+    If *classes* is true, the user's classes of constants are yielded too.
     """
     for value in references:
         kind: Any = type(value)
-        if kind in (tuple, frozenset):
-            yield from mutable_objects(value)
-        elif has_class_of_user(value) or not (isinstance(value, np.generic) or literal_writer(kind)):
+        is_of_user = is_class_of_user(kind)
+        if is_of_user and not is_constant(value):
+            yield value
+            continue
+        if is_of_user and classes:
+            yield kind
+        if isinstance(value, (tuple, frozenset)):
+            yield from mutable_objects(base_items(value, tuple, frozenset), classes=classes)
+        elif not (is_of_user or isinstance(value, np.generic) or literal_writer(kind)):
             yield value

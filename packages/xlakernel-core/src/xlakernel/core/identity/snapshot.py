@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .names import globals_in
+from .user_classes import own_attributes
 from .versioned import attributes_of
 
 
@@ -90,8 +91,7 @@ class Snapshot:
             return self._frozen[id(value)][1]
         if type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_fields")):
             items = [self.frozen(item) for item in tuple.__iter__(value)]
-            is_same = all(new is old for new, old in zip(items, tuple.__iter__(value), strict=True))
-            self._frozen[id(value)] = value, value if is_same else tuple.__new__(type(value), items)
+            self._frozen[id(value)] = value, with_items(value, items)
             return self._frozen[id(value)][1]
         if type(value) not in (list, dict, set):
             return value
@@ -102,6 +102,16 @@ class Snapshot:
         elif isinstance(own, dict):
             own.update({key: self.frozen(item) for key, item in elements.items()})
         return own
+
+
+def with_items(value: tuple[Any, ...], items: Sequence[Any]) -> tuple[Any, ...]:
+    """Return *value* with other items, made without the methods of a subclass; *value* itself if they are the same."""
+    if all(new is old for new, old in zip(items, tuple.__iter__(value), strict=True)):
+        return value
+    made = tuple.__new__(type(value), items)
+    if attributes := own_attributes(value):
+        vars(made).update(attributes)
+    return made
 
 
 def _copy_of_cell(cell: types.CellType) -> types.CellType:

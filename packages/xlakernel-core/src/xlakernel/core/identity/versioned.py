@@ -41,11 +41,6 @@ def wraps_function(value: Any) -> bool:
     return is_of_numba and isinstance(python_function(value), types.FunctionType)
 
 
-def is_compiled(value: Any) -> bool:
-    """Return True for Numba's wrapper of a function that it compiles as a whole, without running it."""
-    return wraps_function(value) and hasattr(getattr(value, "_dispatcher", value), "py_func")
-
-
 def python_function(value: Any) -> Any:
     """Return the Python function of a compiler's wrapper; any other value unchanged."""
     if isinstance(value, types.FunctionType):  # even if functools.wraps gave it the attribute __wrapped__

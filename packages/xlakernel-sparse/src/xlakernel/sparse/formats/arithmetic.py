@@ -92,7 +92,8 @@ class Arithmetic(Format, abc.ABC):
 
         Args:
           other: a number, a dense array that broadcasts to the matrix's shape, or a sparse matrix of the same shape.
-            If it has another structure, the result has the places that are in both.
+            If it has another structure, the result has the places that are in both, also where a factor is NaN or
+            infinite and the other is not stored.
 
         Raises:
           ShapeError: if *other* does not broadcast to the matrix's shape.

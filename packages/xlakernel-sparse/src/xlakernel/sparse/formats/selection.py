@@ -28,11 +28,11 @@ def select(matrix: Format, index: Any) -> Any:
         return _elements(caller, _line(caller, matrix, 0, first), 1, second)
     if _is_number(second):
         return _elements(caller, _line(caller, matrix, 1, second), 0, first)
-    mesh = _open_mesh(first, second)
-    if mesh is not None:
+    if not isinstance(first, slice) and not isinstance(second, slice):
+        mesh = _open_mesh(first, second)
+        if mesh is None:
+            return _at_places(caller, matrix, first, second)
         first, second = mesh
-    elif not isinstance(first, slice) and not isinstance(second, slice):
-        return _at_places(caller, matrix, first, second)
     chosen = {axis: part for axis, part in enumerate((first, second)) if not _is_everything(part)}
     return _submatrix(caller, matrix, chosen) if chosen else matrix
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...identity.fingerprint import Examination, examine
+from ...identity.snapshot import with_items
 from ...interrupts import uninterrupted
 from ..compile_error import is_of_numba
 from ..compiler import Compiler, Finish, FunctionKind
@@ -237,10 +238,7 @@ class OwnCopies:
             if isinstance(value, helper.kind):
                 return self._helper(value, helper)
         if type(value) is tuple or (isinstance(value, tuple) and hasattr(value, "_fields")):
-            items = [self._value(item, defines) for item in value]
-            if all(new is old for new, old in zip(items, value, strict=True)):
-                return value
-            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+            return with_items(value, [self._value(item, defines) for item in tuple.__iter__(value)])
         if isinstance(value, types.ModuleType):
             return self._module(value)
         # Mutable objects: records, and the arrays and containers that a declaration reads when Numba runs it.
